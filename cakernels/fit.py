@@ -16,11 +16,12 @@ from cacore.comm import Communicator
 from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
+from cacore.io.words import printable
 from cacore.learn.method import flags, same_command
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, seed
 from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
-from cacore.terminal import CellLines, say
+from cacore.terminal import CellLines, say, say_wrapped
 from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
@@ -253,8 +254,21 @@ class _Run:
             with unwritten, self.comm.agreed():
                 if self.comm.rank == 0 and not job.quiet:
                     with printing():
-                        report.show(document, self._lines(result, document))
+                        self._show(result, document)
         unwritten.tell()
+
+    def _show(self, result: Found, document: Report) -> None:
+        """Print the verdict and the notes; with ``--verbose`` also the table of candidates, parts and seconds."""
+        from cacore.run import report
+        from cakernels import leaderboard
+
+        say_wrapped(*leaderboard.verdict(result, self.score, document))
+        say_wrapped(*(f"note: {note}" for note in document["notes"]))
+        if self.job.verbose:
+            title = f"fit on {printable(document['data']['path'])}"
+            report.show_rows(title, report.rows(document, self._lines(result, document)))
+        else:
+            say_wrapped("--verbose shows all trainings, the commands that repeat the models, and seconds by phase")
 
     def _model(self, result: Found) -> Any:
         """The model, which knows the columns of the training file."""
@@ -419,12 +433,8 @@ class _Run:
     def _notes(self, result: Found, document: dict[str, Any]) -> list[str]:
         """Notes under the table."""
         notes = [*self.notes, *result.notes]
-        if result.error < float("inf"):
-            name = self.score.name.replace("_", " ")
-            held = f"{name} on rows held out from training: {self.score.formatted(result.error)}"
-            notes.insert(0, held)
         if result.trees_ahead:
-            notes.insert(1, result.trees_ahead)
+            notes.insert(0, result.trees_ahead)
         for candidate, ends in zip(result.candidates, result.at_grid_end, strict=False):
             prefix = f"{candidate.name}: " if len(result.candidates) > 1 else ""
             notes += [f"{prefix}{line}" for line in end_lines(ends)]

@@ -236,7 +236,8 @@ class _Out:
 
     def table(self) -> None:
         with printing():
-            _show(self.run.job, self.document, self.family.lines(self.document))
+            trained = self.fitted.model.source["training"]
+            _show(self.run.job, self.document, self.family.lines(self.document), trained)
             if self.run.job.verbose:
                 say(*self.family.details(self.document))
 
@@ -325,7 +326,7 @@ def predict(
         if comm.rank == 0:
             _report(job, document)
             with redirect_stdout(sys.stderr if job.output == STDOUT else sys.stdout), printing():
-                _show(job, document)
+                _show(job, document, (), model.source.get("training", {}))
 
 
 def _answered(model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int) -> Report:
@@ -376,11 +377,11 @@ def _check_rows(*paths: Path | None, comm: Communicator) -> None:
                 text.kind(path)
 
 
-def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
+def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]], trained: Report) -> None:
     if not job.quiet:
         from cacore.run import report
 
-        report.show(document, lines)
+        report.show(document, lines, trained)
 
 
 def _report(job: Job, document: Report) -> None:

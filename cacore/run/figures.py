@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import amount, counted, short
+from cacore.io.words import amount, counted, number, short
 from cacore.metrics import ERRORS
 from cacore.terminal import escaped
 
@@ -158,7 +158,7 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
     panel.barh(places, outside, left=inside, color="tab:blue", label="the rest: computing")
     for place, part, total in zip(places, inside, inside + outside, strict=True):
         share = f", {part / total:.1%} in MPI" if total > 0 else ""
-        panel.text(total, place, f" {total:.3g} s{share}", va="center", fontsize=8)
+        panel.text(total, place, f" {number(total)} s{share}", va="center", fontsize=8)
     panel.set_yticks(places, titles)
     panel.invert_yaxis()
     panel.margins(x=0.3)
@@ -219,7 +219,7 @@ def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], cl
     error = 2 * np.sqrt(np.maximum(observed * (1 - observed), 0.25 / rows) / rows)
     upper.errorbar(predicted, observed, error, fmt="o-", color="tab:blue", capsize=2, label="test rows, two errors")
     what = "the second class" if classes == 2 else "the likeliest class"
-    scores = f"log loss {described['log_loss']:.4g}, Brier score {described['brier']:.4g}"
+    scores = f"log loss {number(described['log_loss'])}, Brier score {number(described['brier'])}"
     upper.set(ylabel="share that came true", ylim=(-0.02, 1.02))
     upper.set_title(f"Probabilities of {what}, {described['form']}:\n{scores}", fontsize=9)
     upper.legend(fontsize=8)
@@ -276,7 +276,7 @@ def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: flo
     colours = "viridis_r" if columns.smaller else "viridis"
     image = panel.imshow(drawn, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
     for i, j in np.argwhere(~np.isnan(drawn)):
-        text = f"{drawn[i, j]:.4g}" if columns.smaller else f"{drawn[i, j]:.3f}"
+        text = number(drawn[i, j]) if columns.smaller else f"{drawn[i, j]:.3f}"
         colour = "w" if cells.scores[i, j] < 0.5 * (low + top) else "k"
         panel.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
         if cells.ended[i, j]:
@@ -284,8 +284,8 @@ def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: flo
     if columns.single:
         for i, j in np.argwhere(~cells.ended & (cells.scores == top))[:1]:
             panel.add_patch(_outline(i, j, edgecolor="tab:red", linewidth=2))
-    panel.set_xticks(range(len(cells.xs)), [f"{value:.4g}" for value in cells.xs], rotation=45, ha="right")
-    panel.set_yticks(range(len(cells.ys)), [f"{value:.4g}" for value in cells.ys])
+    panel.set_xticks(range(len(cells.xs)), [number(value) for value in cells.xs], rotation=45, ha="right")
+    panel.set_yticks(range(len(cells.ys)), [number(value) for value in cells.ys])
     return image
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.files import replacing
-from cacore.io.words import amount, counted, printable
+from cacore.io.words import amount, counted, number, printable
 from cacore.metrics import recalls
 from cacore.run import figures, report
 from cacore.run.report import Report, as_text, class_names
@@ -70,7 +70,7 @@ _NO_SETTING = ("folds", "ended", "why", "seconds", "rows", "candidate", "score")
 
 def seconds(value: float) -> str:
     """Text of a time."""
-    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+    return f"{number(value)} s"
 
 
 def table(head: tuple[str, ...], lines: list[tuple[object, ...]]) -> Markup:
@@ -206,7 +206,7 @@ def time(report: Report) -> Iterator[Markup]:
                      "Phase wait is for slower ranks.")  # fmt: skip
     busy = report["solver"].get("busy_seconds") or []
     if report["ranks"] > 1 and len(busy) > 1:
-        imbalance = f"the busiest: {report['solver']['imbalance']:.3g} times the mean."
+        imbalance = f"the busiest: {number(report['solver']['imbalance'])} times the mean."
         drawing = figures.numbered(busy, "rank", "seconds")
         yield figure(drawing, "Seconds at work", f"Seconds of each rank at work; {imbalance}")
 

@@ -21,11 +21,11 @@ from cacore import __version__
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import counted, printable
+from cacore.io.words import counted, number, percent, printable
 from cacore.machine import memory, threads
 from cacore.machine.threads import cpu_name
 from cacore.metrics import recalls
-from cacore.terminal import CellLines, show_table
+from cacore.terminal import CellLines, say_wrapped, show_table
 
 Report: TypeAlias = dict[str, Any]  # a report, or some of its fields, by name
 
@@ -211,10 +211,53 @@ def plain(value: object) -> Any:
     return value
 
 
-def show(report: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
-    """Print a short table of the report, with a family's own lines, and its notes below."""
+def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Mapping[str, Any] | None = None) -> None:
+    """Print the verdict, then a short table of the report, with a family's own lines, and its notes below.
+
+    `trained` is what the model's file says of its training.
+    """
+    say_wrapped(verdict(report, trained or {}))
     notes = (("note", note) for note in report["notes"])
     show_rows(f"{report['method']} on {printable(report['data']['path'])}", [*rows(report, lines), *notes])
+
+
+def verdict(report: Report, trained: Mapping[str, Any]) -> str:
+    """The error in one line, beside that of a constant, and the rows that it is an error of."""
+    if report["metrics"]:
+        return scores_text(report["metrics"], f"{report['data']['n_test']:,} test rows")
+    if "error" in trained:
+        where = "DATA has no targets" if report["method"] == "predict" else "there are no test rows"
+        return f"{score_text(trained['error'])}; {where}"
+    return "error unknown: there are no rows with targets to test the model on"
+
+
+def score_text(error: Mapping[str, Any]) -> str:
+    """Text of the `score` and `value` of a model's error in its file; a mean squared error as its root."""
+    name, value = error["score"].replace("_", " "), float(error["value"])
+    if name.startswith(_SQUARED):
+        name, value = f"rmse{name.removeprefix(_SQUARED)}", math.sqrt(max(value, 0.0))
+    first, _, rest = name.partition(" on ")
+    text = percent(value) if first.endswith("accuracy") else number(value)
+    return f"{first} {text}" + (f" on {rest}" if rest else "")
+
+
+_SQUARED = "mean squared error"
+
+
+def scores_text(metrics: Mapping[str, Any], rows: str) -> str:
+    """Text of the most important metric, on these `rows`, beside that of the mean or the most frequent class."""
+    if metrics.get("rmse") is not None:
+        text, r2 = f"rmse {number(metrics['rmse'])} on {rows}", metrics.get("r2")
+        if r2 is None or not math.isfinite(r2):
+            return text
+        mean = f"; rmse of the mean: {number(metrics['rmse'] / math.sqrt(1.0 - r2))}" if r2 < 1.0 else ""
+        return f"{text}; R^2 {number(r2)}{mean}"
+    if "confusion" in metrics:
+        counts = [sum(row) for row in metrics["confusion"]]
+        frequent = percent(max(counts, default=0) / max(1, sum(counts)))
+        return f"accuracy {percent(metrics['accuracy'])} on {rows}; the most frequent class alone: {frequent}"
+    numbers = [(name, value) for name, value in metrics.items() if isinstance(value, float)]
+    return "; ".join(f"{name.replace('_', ' ')} {number(value)} on {rows}" for name, value in numbers[:1])
 
 
 def rows(report: Report, lines: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[str, str]]:
@@ -339,7 +382,7 @@ def _listed(values: Mapping[str, object]) -> str:
 def as_text(value: object) -> str:
     """A number or another value as tables show it."""
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
+        return number(value)
     if isinstance(value, list):
         return ", ".join(map(as_text, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.explanation import Explanation
 from cacore.files import printing
-from cacore.io.words import counted
+from cacore.io.words import counted, number
 from cacore.learn.method import flags, same_command
 from cacore.learn.options import add_options, argument, from_arguments, option
 from cacore.run.command import check_files
@@ -226,7 +226,7 @@ def _table(names: tuple[str, ...], importances: NDArray[np.float64], n: int) -> 
     order = np.argsort(-importances, kind="stable")[:_SHOWN]
     width = max(len(names[j]) for j in order)
     lines = [f"mean |value| over {n:,} rows"]
-    lines += [f"  {names[j]:<{width}}  {importances[j]:.4g}" for j in order]
+    lines += [f"  {names[j]:<{width}}  {number(importances[j])}" for j in order]
     if len(names) > len(order):
         lines.append(f"  and {len(names) - len(order)} further features, of less importance")
     return lines
@@ -265,7 +265,7 @@ def drawn(explanation: Explanation, importances: NDArray[np.float64]) -> Figure:
         else:
             _swarm(axes, values[:, order, k], _levels(explanation, order))
         axes.set_yticks(range(len(order)), [explanation.players[j] for j in order], fontsize=11)
-        start = f", from {base[0, k]:.4g}" if len(values) == 1 else ""
+        start = f", from {number(base[0, k])}" if len(values) == 1 else ""
         axes.set_xlabel(f"what the feature adds to {explanation.outputs[k]}{start}", fontsize=11)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
@@ -304,7 +304,7 @@ def _bars(axes: Axes, values: NDArray[np.float64]) -> None:
     axes.barh(range(len(values)), values, color=[_UP if amount > 0 else _DOWN for amount in values], height=0.6)
     for line, value in enumerate(values):
         style: dict[str, Any] = {"va": "center", "ha": "left" if value > 0 else "right", "fontsize": 10}
-        axes.annotate(f"{value:+.3g}", (value, line), (4 if value > 0 else -4, 0), textcoords="offset points", **style)
+        axes.annotate(f"{'+' if value > 0 else ''}{number(value)}", (value, line), (4 if value > 0 else -4, 0), textcoords="offset points", **style)
     axes.margins(x=0.2)
 
 
