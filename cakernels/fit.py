@@ -117,6 +117,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     _check(job, comm)
     from cacore.data import labels
     from cacore.data.resolution import check_whole_numbers
+    from cacore.io import training_rows
     from cacore.run import reading
     from cakernels.search import data, scores
     from cakernels.search.trial import Budget
@@ -148,12 +149,13 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             )
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
+        facts = training_rows.of(train, comm)
         rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm, train.columns.kinds)
         name = ", ".join(train.columns.target) or str(train.chosen.get("column", "y"))
         of_target = data.target_notes(rows, "" if job.task else name, score.name == "accuracy", comm)
         for note in of_target if comm.rank == 0 and not job.quiet else ():
             say(note, error=True)  # before the time is spent
-        _Run(job, comm, train, test, [*notes, *of_target], rows, score, Budget(job.within, begun)).go()
+        _Run(job, comm, train, test, [*notes, *of_target], rows, score, Budget(job.within, begun), facts).go()
 
 
 def _check(job: Fitting, comm: Communicator) -> None:
@@ -193,6 +195,7 @@ class _Run:
     rows: Data
     score: Score
     budget: Budget
+    training_rows: dict[str, Any]
     _saved: Trial | None = None
 
     def go(self) -> None:
@@ -275,6 +278,7 @@ class _Run:
         from cakernels.leaderboard import training
 
         source: dict[str, object] = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
+        source |= self.training_rows
         source["training"] = training(result, self.score, self.rows.n) | {"features": self.rows.d}
         self.train.columns.put(source)
         for estimator in result.estimators:

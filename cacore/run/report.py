@@ -224,7 +224,9 @@ def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Mapping
 def verdict(report: Report, trained: Mapping[str, Any]) -> str:
     """The error in one line, beside that of a constant, and the rows that it is an error of."""
     if report["metrics"]:
-        return scores_text(report["metrics"], f"{report['data']['n_test']:,} test rows")
+        repeated = report["data"].get("overlap", 0)
+        remark = f", of which {repeated:,} trained the model" if repeated else ""
+        return scores_text(report["metrics"], f"{report['data']['n_test']:,} test rows{remark}")
     if "error" in trained:
         where = "DATA has no targets" if report["method"] == "predict" else "there are no test rows"
         return f"{score_text(trained['error'])}; {where}"

@@ -51,7 +51,8 @@ class Explaining(Job):
         checks.path, short="-o", metavar="OUT.csv",
     )  # fmt: skip
     background: Path | None = option(
-        None, "rows over which the answer without a feature is averaged, up to 100 of them (default: of DATA); absent: "
+        None, "rows over which the answer without a feature is averaged, up to 100 of them (default: training "
+        "rows that the model's file holds, or else of DATA); absent: "
         "the kernel's factor of a feature that is absent is 1", checks.path, metavar="DATA",
     )  # fmt: skip
     groups: str | None = option(
@@ -134,9 +135,9 @@ def _check(job: Explaining, comm: Communicator) -> None:
 def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, Dataset]:
     """The explanation of this rank's rows, the model, and the rows; collective."""
     from cacore.explain.shapley import warm_up
+    from cacore.io.training_rows import sampled
     from cacore.run import reading
     from cakernels.families import load_with_family
-    from partition.explain import sampled
 
     model, family = load_with_family(job.model, comm)
     targets = family.targets(model)
