@@ -56,7 +56,10 @@ def show_table(rows: Iterable[Sequence[str]], title: str = "", header: Sequence[
     width = terminal_width()
     widths = _widths(cells, width)
     for row in cells:
-        wrapped = [[part for line in cell for part in wrapped_lines(line, wide)] for cell, wide in zip(row, widths, strict=True)]
+        wrapped = [
+            [part for line in cell for part in wrapped_lines(line, wide)]
+            for cell, wide in zip(row, widths, strict=True)
+        ]
         for number in range(max(map(len, wrapped), default=0)):
             first, *others = (cell[number] if number < len(cell) else "" for cell in wrapped)
             aligned = map(str.rjust if header else str.ljust, others, widths[1:])

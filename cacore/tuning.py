@@ -426,5 +426,6 @@ def grid_ends(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) ->
 def end_lines(ends: Mapping[str, float]) -> list[str]:
     """One line of advice for each parameter of :func:`grid_ends`."""
     return [
-        f"the chosen {name} {value:g} is the end of its grid: a wider one may be better" for name, value in ends.items()
+        f"the chosen {name} {number(value)} is the end of its grid: a wider one may be better"
+        for name, value in ends.items()
     ]

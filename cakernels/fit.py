@@ -313,7 +313,7 @@ class _Run:
             "rows": result.rows, "commands": commands,
         }  # fmt: skip
         fields = {
-            "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score),
+            "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score, result.chosen),
             "baselines": baselines, "at_grid_end": result.at_grid_end if any(result.at_grid_end) else None,
             "model": str(self.job.saved), "predictions": predictions,
             "held_out_score": self.score.value(result.error),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -45,7 +45,8 @@ _SHOWN = 8  # candidates in the table
 class LeaderboardRow(TypedDict):
     """A training on the leaderboard: the sample's rows, the score, if it has one, and the seconds that it took.
 
-    It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows.
+    It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows. Those of
+    the model are `chosen`: other candidates may have the same name.
     """
 
     candidate: str
@@ -54,10 +55,12 @@ class LeaderboardRow(TypedDict):
     seconds: float
     ended: float
     why: str
+    chosen: NotRequired[bool]
 
 
-def leaderboard(trials: Sequence[Trial], score: Score) -> list[LeaderboardRow]:
-    """One dict per trial, those on most rows first, and the best of them first."""
+def leaderboard(trials: Sequence[Trial], score: Score, chosen: Sequence[Trial] = ()) -> list[LeaderboardRow]:
+    """One dict per trial, those on most rows first, and the best of them first; the `chosen` ones are marked."""
+    numbers = {id(trial) for trial in chosen}
     finished = ranked(trial for trial in trials if math.isfinite(trial.error))
     failed = (trial for trial in trials if not math.isfinite(trial.error))
     return [
@@ -65,6 +68,7 @@ def leaderboard(trials: Sequence[Trial], score: Score) -> list[LeaderboardRow]:
             "candidate": trial.candidate.name, "rows": trial.rows,
             "score": score.value(trial.error) if math.isfinite(trial.error) else None,
             "seconds": trial.seconds, "ended": trial.ended, "why": trial.why,
+            **({"chosen": True} if id(trial) in numbers else {}),
         }
         for trial in [*sorted(finished, key=lambda trial: -trial.rows), *failed]
     ]  # fmt: skip
@@ -115,7 +119,9 @@ def _error_line(result: Found, score: Score, baselines: Mapping[str, Any], targe
     text += f" on {result.validation['rows']:,} validation rows"
     if "r2" in result.validation and score.name != "r2":
         text += f"; R^2 {number(result.validation['r2'])}"
-    return f"{text}; {baselines['name']} alone: {score.text(baselines[score.name])}" if score.name in baselines else text
+    return (
+        f"{text}; {baselines['name']} alone: {score.text(baselines[score.name])}" if score.name in baselines else text
+    )
 
 
 def _unknown(result: Found, spent: str) -> str:

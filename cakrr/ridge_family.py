@@ -15,8 +15,8 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
-from cacore.io.words import number
 from cacore.io.table import LABELS, Targets
+from cacore.io.words import number
 from cacore.kernels.evaluate import warm_up
 from cacore.learn.options import reported
 from cacore.linalg import thin
@@ -217,7 +217,9 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
             error = number(errors[0], 4) if errors else "not positive definite"
             coarse = f"centers {row['centers']:<6} " if "centers" in row else ""
             if "coarse_sigma" in row:
-                coarse += f"coarse sigma {number(row['coarse_sigma']):<8} coarse lambda {number(row['coarse_lambda']):<8} "
+                coarse += (
+                    f"coarse sigma {number(row['coarse_sigma']):<8} coarse lambda {number(row['coarse_lambda']):<8} "
+                )
             kernel = f"{row['kernel']:<10} " if "kernel" in row else ""
             yield f"{coarse}{kernel}sigma {number(row['sigma']):<10} lambda {number(row['lambda']):<10} mse {error}"
         for part, (m, seconds) in enumerate(zip(report["partition_sizes"], report["solver"]["seconds"], strict=True)):

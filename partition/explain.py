@@ -116,4 +116,3 @@ def baselines_of(
     with comm.uncounted():
         require_same({"background": baselines}, comm)
     return baselines
-

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,8 +24,8 @@ from cacore.errors import InputError
 from cacore.io import load, predictions
 from cacore.io.mixed import keys_of
 from cacore.io.names import Expected
-from cacore.io.words import number
 from cacore.io.table import Targets
+from cacore.io.words import number
 from cacore.learn.options import add_options, from_arguments
 from cacore.run.launch import Parser, Training
 from cakrr import DKRR

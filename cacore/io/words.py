@@ -65,7 +65,7 @@ def counted(count: int, what: str) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Text of a number with so many significant digits: 0.045, 51,500, 2.9e9; more of a share near 1."""
+    """Text of a number with so many significant digits: 0.045, 51,500, 2.9e7; more of a share near 1."""
     size = abs(value)
     if not (math.isfinite(value) and value):
         return "0" if value == 0 else str(value)
@@ -93,7 +93,7 @@ def amount(size: float) -> str:
     return f"{size:,.3g} TB"
 
 
-_PLAIN = (1e-4, 1e9)  # sizes of numbers that are written without a power of ten; legible, not measured
+_PLAIN = (1e-4, 1e7)  # sizes of numbers that are written without a power of ten; legible, not measured
 
 
 def first_values(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:

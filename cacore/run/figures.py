@@ -22,6 +22,7 @@ from cacore.terminal import escaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
@@ -102,6 +103,19 @@ def svg(figure: Figure) -> str:
         figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
     text = stream.getvalue()
     return text[text.index("<svg") :]
+
+
+def plain(axis: Axis) -> None:
+    """Label an axis with numbers such as 51,500, or 1.25e9, without a power or an offset apart; at most six labels."""
+    from matplotlib.ticker import MaxNLocator
+
+    def label(x: float, place: int | None = None) -> str:
+        step = min(np.diff(axis.get_majorticklocs()), default=abs(x)) or 1.0
+        digits = math.floor(math.log10(max(abs(x), step) / step)) + 2  # those that tell neighbours apart
+        return number(x if abs(x) > 1e-9 * step else 0.0, digits)
+
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(label)
 
 
 def _megabytes(value: float) -> str:
@@ -187,6 +201,7 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
     middle.plot(errors, "o-", color="tab:gray")
     middle.plot(described["round"], errors[described["round"]], "o", color="tab:orange", label="kept")
     middle.set(xlabel="round", ylabel="error on validation rows", title="Rounds", xticks=range(len(errors)))
+    plain(middle.yaxis)
     middle.legend()
     if full:
         M = root @ root
@@ -253,7 +268,8 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
     for panel in panels[len(maps) :]:
         panel.set_axis_off()
     beyond = "max" if columns.smaller else "min"
-    figure.colorbar(image, ax=list(panels[: len(maps)]), extend=beyond, label=columns.title)
+    bar = figure.colorbar(image, ax=list(panels[: len(maps)]), extend=beyond, label=columns.title)
+    plain(bar.ax.yaxis)
     legend = ["hatched: ended early, mean of the folds tried"] if any(cells.ended.any() for cells in maps) else []
     legend += ["empty: no solution"] if any(np.isnan(cells.scores[~cells.ended]).any() for cells in maps) else []
     figure.supxlabel("; ".join(legend + ["framed: the best"] * columns.single), fontsize=7)
@@ -331,6 +347,7 @@ def curve(x: Sequence[float], errors: Sequence[float], sides: tuple[str, str], b
     panel.plot(x, errors, "o-", color="tab:blue")
     panel.plot(x[best], errors[best], "o", mfc="none", mec=_ORANGE, ms=13, mew=2)
     panel.set(xlabel=sides[0], ylabel=sides[1], xscale="log" if log else "linear")
+    plain(panel.yaxis)
     return figure
 
 
@@ -341,6 +358,8 @@ def residuals(true: Sequence[float], predicted: Sequence[float]) -> Figure:
     panel.axhline(0.0, color="0.6", lw=1)
     panel.plot(predicted, np.subtract(true, predicted), ".", ms=4, color="tab:blue", alpha=0.5, mew=0)
     panel.set(xlabel="predicted", ylabel="true - predicted")
+    plain(panel.xaxis)
+    plain(panel.yaxis)
     return figure
 
 
@@ -368,6 +387,7 @@ def numbered(values: Sequence[float], xlabel: str, ylabel: str) -> Figure:
     panel.bar(np.arange(len(values)) + (xlabel == "part"), values, width=0.85, color="tab:blue")
     panel.set(xlabel=xlabel, ylabel=ylabel)
     panel.locator_params(axis="x", integer=True)
+    plain(panel.yaxis)
     return figure
 
 
@@ -419,8 +439,7 @@ def race(trainings: Sequence[Row], params: Mapping[str, Any]) -> Figure:
         axes.plot(failed, [1.03] * len(failed), "x", clip_on=False, transform=above, **style)
     error = (name if smaller_is_better else f"1 - {name}").replace("_", " ")
     figure.suptitle(_title(error, len(trainings), chosen), x=0.02, ha="left", fontsize=12)
-    if any(row["error"] >= 1e3 for row in good):
-        axes.yaxis.set_major_formatter("{x:,.0f}")
+    plain(axes.yaxis)
     axes.set_xlim(left=0.0)
     axes.set_xlabel("seconds since the start", fontsize=12)
     axes.tick_params(labelsize=11)
@@ -485,8 +504,12 @@ def _trainings(axes: Axes, good: Sequence[Row], chosen: Sequence[str]) -> None:
     best = np.minimum.accumulate(errors[order])
     axes.step(ended[order], np.minimum(best, top), where="post", color=_GREY, lw=1.5, label="best so far", zorder=2)
     _marks(axes, good, ended, heights)
-    chosen_places = [max((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: good[i]["rows"])
-             for name in chosen if name in names]  # fmt: skip
+    chosen_places = [i for i, row in enumerate(good) if row.get("chosen")]
+    if not chosen_places:  # the report of an earlier version
+        chosen_places = [
+            max((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: good[i]["rows"])
+            for name in chosen if name in names
+        ]  # fmt: skip
     if chosen_places:
         axes.plot(
             ended[chosen_places],

@@ -1,7 +1,7 @@
 """Page of one or several runs: one HTML file, which needs neither scripts nor a network.
 
 Every text is escaped. Pictures are those of :mod:`cacore.run.figures`, as SVG in the page; in dark mode the page's
-style sheet inverts their brightness. A section takes a report and returns pictures and tables, or nothing.
+style sheet inverts their brightness, but for maps, whose colours mean numbers. A section takes a report and returns pictures and tables, or nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def joined(content: tuple[str, ...] | list[str]) -> Markup:
 
 def figure(drawing: Figure, title: str, *caption: str) -> Markup:
     """A picture with its caption; `title` is read aloud, and shown under the pointer."""
-    image = Markup(figures.svg(drawing).replace(">", f' role="img">{element("title", title)}', 1))
+    picture = figures.svg(drawing)
+    kind = ' class="map"' if "<image" in picture else ""  # colours, which dark mode may not turn round
+    image = Markup(picture.replace(">", f' role="img"{kind}>{element("title", title)}', 1))
     return element("figure", image, element("figcaption", joined(caption)))
 
 

@@ -309,8 +309,9 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def class_names(metrics: Mapping[str, Any]) -> list[str]:
-    """Names of the classes of a confusion matrix: the labels, or numbers from 1 in a report without them."""
-    return [printable(name) for name in metrics.get("classes") or range(1, len(metrics["confusion"]) + 1)]
+    """Names of the classes of a confusion matrix: the labels; -1 and 1 of outliers; or numbers from 1."""
+    unnamed = (-1, 1) if "outliers" in metrics else range(1, len(metrics["confusion"]) + 1)
+    return [printable(name) for name in metrics.get("classes") or unnamed]
 
 
 def confusion_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -359,7 +360,7 @@ def _metric(metric: Report) -> str:
     shares = metric["importances"]
     first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
     names = metric.get("names", range(len(shares)))
-    important = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
+    important = ", ".join(f"{names[k]} ({number(shares[k])})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
     return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {important}"
 

@@ -268,6 +268,7 @@ def drawn(explanation: Explanation, importances: NDArray[np.float64]) -> Figure:
         axes.set_yticks(range(len(order)), [explanation.players[j] for j in order], fontsize=11)
         start = f", from {number(base[0, k])}" if len(values) == 1 else ""
         axes.set_xlabel(f"what the feature adds to {explanation.outputs[k]}{start}", fontsize=11)
+        figures.plain(axes.xaxis)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
     figure.suptitle(f"Shapley values; {counted(len(values), 'row')}", x=0.02, ha="left", fontsize=12)
@@ -305,7 +306,13 @@ def _bars(axes: Axes, values: NDArray[np.float64]) -> None:
     axes.barh(range(len(values)), values, color=[_UP if amount > 0 else _DOWN for amount in values], height=0.6)
     for line, value in enumerate(values):
         style: dict[str, Any] = {"va": "center", "ha": "left" if value > 0 else "right", "fontsize": 10}
-        axes.annotate(f"{'+' if value > 0 else ''}{number(value)}", (value, line), (4 if value > 0 else -4, 0), textcoords="offset points", **style)
+        axes.annotate(
+            f"{'+' if value > 0 else ''}{number(value)}",
+            (value, line),
+            (4 if value > 0 else -4, 0),
+            textcoords="offset points",
+            **style,
+        )
     axes.margins(x=0.2)
 
 

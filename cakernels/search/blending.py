@@ -281,6 +281,8 @@ class Found:
     validation : dict
         Number of "rows" that were held out and, of a regression, their "r2": 1 less the ratio of the squared errors of
         the best candidate and of the mean target. Empty if no rows were held out.
+    chosen : list of Trial
+        The trials of the candidates, in their order; none if no rows were held out.
     """
 
     estimators: list[BaseEstimator]
@@ -298,6 +300,7 @@ class Found:
     at_grid_end: list[dict[str, float]] = field(default_factory=list)
     held_out: dict[str, object] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
+    chosen: list[Trial] = field(default_factory=list)
 
     @property
     def trees_ahead(self) -> str:
@@ -429,6 +432,7 @@ def _result(
         {rival.name: (race.error_of(rival), rival.seconds) for rival in race.rivals}, notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
         held_out=_held_out(race, best), validation=_validation(race, best),
+        chosen=[mixed.trials[i] for i in order],
     )  # fmt: skip
 
 
