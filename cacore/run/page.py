@@ -1,7 +1,8 @@
 """Page of one or several runs: one HTML file, which needs neither scripts nor a network.
 
 Every text is escaped. Pictures are those of :mod:`cacore.run.figures`, as SVG in the page; in dark mode the page's
-style sheet inverts their brightness, but for maps, whose colours mean numbers. A section takes a report and returns pictures and tables, or nothing.
+style sheet inverts their brightness, but for maps, whose colours mean numbers. A section takes a report and returns
+pictures and tables, or nothing.
 """
 
 from __future__ import annotations
