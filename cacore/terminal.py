@@ -7,7 +7,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from itertools import zip_longest
+from typing import TextIO
 
 
 class CellLines(str):
@@ -56,12 +57,9 @@ def show_table(rows: Iterable[Sequence[str]], title: str = "", header: Sequence[
     width = terminal_width()
     widths = _widths(cells, width)
     for row in cells:
-        wrapped = [
-            [part for line in cell for part in wrapped_lines(line, wide)]
-            for cell, wide in zip(row, widths, strict=True)
-        ]
-        for number in range(max(map(len, wrapped), default=0)):
-            first, *others = (cell[number] if number < len(cell) else "" for cell in wrapped)
+        cells_of_row = zip(row, widths, strict=True)
+        wrapped = [[part for line in cell for part in wrapped_lines(line, wide)] for cell, wide in cells_of_row]
+        for first, *others in zip_longest(*wrapped, fillvalue=""):
             aligned = map(str.rjust if header else str.ljust, others, widths[1:])
             lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
     put("".join(f"{line}\n" for line in lines), sys.stdout)
@@ -80,8 +78,10 @@ def terminal_width() -> int:
 
 def wrapped_lines(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns, later ones indented; a word that is longer, such as a path, stays whole."""
-    style: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), max(width, 1), **style)  # a number stays with its unit
+    units = text.replace(" %", "\u00a0%")  # a number stays with its unit
+    lines = textwrap.wrap(
+        units, max(width, 1), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )  # fmt: skip
     return [line.replace("\u00a0%", " %") for line in lines] or [""]
 
 

@@ -67,9 +67,9 @@ def checked(values: object, option: str) -> tuple[float, ...]:
         numbers = sorted({float(v) for v in array})
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
-    for number in numbers:
-        if not (math.isfinite(number) and number > 0):
-            raise InputError(f"{option} {number:g}: it must be a positive number")
+    for value in numbers:
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{option} {value:g}: it must be a positive number")
     if not numbers:
         raise InputError(f"{option}: give at least one value")
     return tuple(numbers)
@@ -425,7 +425,5 @@ def grid_ends(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) ->
 
 def end_lines(ends: Mapping[str, float]) -> list[str]:
     """One line of advice for each parameter of :func:`grid_ends`."""
-    return [
-        f"the chosen {name} {number(value)} is the end of its grid: a wider one may be better"
-        for name, value in ends.items()
-    ]
+    remark = "is the end of its grid: a wider one may be better"
+    return [f"the chosen {name} {number(value)} {remark}" for name, value in ends.items()]

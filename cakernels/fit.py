@@ -195,7 +195,7 @@ class _Run:
     rows: Data
     score: Score
     budget: Budget
-    training_rows: dict[str, Any]
+    training_rows: dict[str, object]
     _saved: Trial | None = None
 
     def go(self) -> None:
@@ -285,7 +285,7 @@ class _Run:
             estimator.model_.source |= source
         return result.model(self.comm)
 
-    def _report(self, result: Found, model: Any, last: bool) -> dict[str, Any]:
+    def _report(self, result: Found, model: Any, last: bool) -> Report:
         """The report; the test rows are judged at the end only. Collective."""
         from cacore.run import report
         from cakernels import leaderboard
@@ -313,14 +313,15 @@ class _Run:
             "rows": result.rows, "commands": commands,
         }  # fmt: skip
         fields = {
-            "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score, result.chosen),
+            "params": params, "metrics": metrics,
+            "grid": leaderboard.leaderboard(result.trials, self.score, result.chosen),
             "baselines": baselines, "at_grid_end": result.at_grid_end if any(result.at_grid_end) else None,
             "model": str(self.job.saved), "predictions": predictions,
             "held_out_score": self.score.value(result.error),
         }  # fmt: skip
         return report.build("fit", self.comm, data, model.sizes, fields)
 
-    def _baselines(self, result: Found, test: Dataset | None) -> dict[str, Any]:
+    def _baselines(self, result: Found, test: Dataset | None) -> Report:
         """Scores of the mean target or the most frequent class, and of other models on the same rows; collective."""
         from cacore.data import labels
         from cacore.metrics import regression_metrics
@@ -397,7 +398,7 @@ class _Run:
             count = int(self.comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
         return metrics, {"overlap": count}, shown
 
-    def _lines(self, result: Found, document: dict[str, Any]) -> list[tuple[str, str]]:
+    def _lines(self, result: Found, document: Report) -> list[tuple[str, str]]:
         """Lines of the table: candidates, the choice, and the commands that repeat it."""
         from cacore.run.report import confusion_rows
         from cakernels import leaderboard
@@ -418,7 +419,7 @@ class _Run:
             ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
 
-    def _baseline_line(self, baselines: dict[str, Any]) -> CellLines:
+    def _baseline_line(self, baselines: Report) -> CellLines:
         """Text for the table: scores of the same rows, and of the test rows, without features, and by other models."""
         from cakernels.search.rivals import NAMES
 
@@ -434,7 +435,7 @@ class _Run:
         ]  # fmt: skip
         return CellLines(lines)
 
-    def _notes(self, result: Found, document: dict[str, Any]) -> list[str]:
+    def _notes(self, result: Found, document: Report) -> list[str]:
         """Notes under the table."""
         notes = [*self.notes, *result.notes]
         if result.trees_ahead:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.validation import shared_seed
 from cacore.io.words import counted, number
 from cacore.learn.options import declared
-from cacore.run.report import Report, scores_text
+from cacore.run.report import Report, scores_text, target_text
 from cacore.terminal import say
 from cakernels.search.candidates import ROUNDS
 from cakernels.search.data import REGRESSION
@@ -95,6 +95,8 @@ def verdict(result: Found, score: Score, document: Report) -> Iterator[str]:
     yield _error_line(result, score, baselines, target) or _unknown(result, spent)
     if document["metrics"]:
         yield scores_text(document["metrics"], f"{data['n_test']:,} test rows")
+    if "target" in data:
+        yield f"target: {target_text(data['target'])}"
     models = [f"{weight:.2f} {candidate.name}, {rows:,} rows" for weight, candidate, rows in
               zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
     all_rows = f"{result.rows_used:,} of {data['n_train']:,} rows"
@@ -110,7 +112,7 @@ def verdict(result: Found, score: Score, document: Report) -> Iterator[str]:
         yield f"other models on the same rows: {', '.join(rivals)}"
 
 
-def _error_line(result: Found, score: Score, baselines: Mapping[str, Any], target: str) -> str:
+def _error_line(result: Found, score: Score, baselines: Report, target: str) -> str:
     """The error on held-out rows, with R^2 and that of the mean or the most frequent class; empty if unknown."""
     if not math.isfinite(result.error):
         return ""

@@ -94,8 +94,8 @@ def baselines_of(
         with comm.agreed():
             if count == 1:
                 raise InputError(
-                    "background: a single row is compared with itself, so that all values would be 0, and the model has "
-                    "no training rows in it: give rows for comparison (--background DATA)"
+                    "background: a single row is compared with itself, so that all values would be 0, and the model "
+                    "has no training rows in it: give rows for comparison (--background DATA)"
                 )
         return np.asarray(dense(training_rows.sampled(Z, comm)), np.float64)
     if isinstance(background, str):

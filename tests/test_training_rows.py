@@ -81,7 +81,7 @@ def test_one_row_is_explained_by_training_rows(folder):
 
 def test_one_row_without_training_rows_is_refused(folder):
     X, y = saddle(60)
-    with pytest.raises(InputError, match="a single row is compared with itself.* give rows for comparison"):
+    with pytest.raises(InputError, match=r"a single row is compared with itself.* give rows for comparison"):
         DKRR(sigma=2.0, lam=1e-3).fit(X, y).explain(X[:1])
 
 

@@ -1,4 +1,4 @@
-"""What a model's file holds of its training rows: a sample of them for explanations, and fingerprints of some.
+"""Traces of the training rows in a model's file: a sample of them for explanations, and fingerprints of some.
 
 Both are texts in the model's `source`, which earlier versions of the package pass over. The fingerprints are the
 smallest ones, a sample that does not depend on the order of the rows or on the number of ranks: of a model of at most
@@ -8,7 +8,7 @@ smallest ones, a sample that does not depend on the order of the rows or on the 
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 
+Source: TypeAlias = dict[str, Any]
 NAME = "training_rows"  # entry of a model's `source`
+_Number = TypeVar("_Number", np.float64, np.uint64)
 SAMPLE = 100  # most rows of a background
 # Bytes of the background, beyond which it has fewer rows, and rows below which there is none. Reasoned: the file of a
 # model of few support vectors should not double, and a mean over fewer rows is no background.
@@ -28,19 +30,19 @@ _BYTES, _FEWEST = 1 << 18, 10
 _FINGERPRINTS = 2_048  # 16 KiB; a share of 1 % is then known to .2 %
 
 
-def of(train: Dataset, comm: Communicator) -> dict[str, Any]:
+def of(train: Dataset, comm: Communicator) -> dict[str, object]:
     """The entry of a model's `source` for these training rows; collective. O(n d) operations, 16 KiB per rank sent."""
     with comm.uncounted():
         hashes = np.unique(row_hashes(train.X, train.target()))[:_FINGERPRINTS]
         smallest = np.unique(comm.allgather(hashes))[:_FINGERPRINTS]
-    facts: dict[str, Any] = {"fingerprints": _text(smallest)}
+    facts: dict[str, object] = {"fingerprints": _text(smallest)}
     count = min(SAMPLE, _BYTES // max(1, 8 * train.X.shape[1]))
     if count >= _FEWEST:
         facts["background"] = _text(np.asarray(dense(sampled(train.X, comm, count)), np.float64))
     return {NAME: facts}
 
 
-def background(source: dict[str, Any], d: int) -> NDArray[np.float64] | None:
+def background(source: Source, d: int) -> NDArray[np.float64] | None:
     """The training rows in a model's `source`, shape (m, d), in the features' own units; None if there are none."""
     text = source.get(NAME, {}).get("background")
     if text is None:
@@ -51,7 +53,7 @@ def background(source: dict[str, Any], d: int) -> NDArray[np.float64] | None:
     return rows.reshape(-1, d)
 
 
-def trained_on(source: dict[str, Any], rows: Dataset, comm: Communicator) -> tuple[int, bool]:
+def trained_on(source: Source, rows: Dataset, comm: Communicator) -> tuple[int, bool]:
     """The number of these rows that trained the model, target included, and whether it is exact; collective.
 
     It is 0 for a model without fingerprints, and an estimate if the model has had more rows than fingerprints.
@@ -81,7 +83,7 @@ def _text(values: NDArray[np.generic]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def _array(text: str, kind: type) -> NDArray[Any]:
+def _array(text: str, kind: type[_Number]) -> NDArray[_Number]:
     """The numbers in a text; an InputError if it is damaged."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), kind)

@@ -211,7 +211,7 @@ def plain(value: object) -> Any:
     return value
 
 
-def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Mapping[str, Any] | None = None) -> None:
+def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Report | None = None) -> None:
     """Print the verdict, then a short table of the report, with a family's own lines, and its notes below.
 
     `trained` is what the model's file says of its training.
@@ -221,7 +221,7 @@ def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Mapping
     show_rows(f"{report['method']} on {printable(report['data']['path'])}", [*rows(report, lines), *notes])
 
 
-def verdict(report: Report, trained: Mapping[str, Any]) -> str:
+def verdict(report: Report, trained: Report) -> str:
     """The error in one line, beside that of a constant, and the rows that it is an error of."""
     if report["metrics"]:
         repeated = report["data"].get("overlap", 0)
@@ -233,7 +233,7 @@ def verdict(report: Report, trained: Mapping[str, Any]) -> str:
     return "error unknown: there are no rows with targets to test the model on"
 
 
-def score_text(error: Mapping[str, Any]) -> str:
+def score_text(error: Report) -> str:
     """Text of the `score` and `value` of a model's error in its file; a mean squared error as its root."""
     name, value = error["score"].replace("_", " "), float(error["value"])
     if name.startswith(_SQUARED):
@@ -246,7 +246,7 @@ def score_text(error: Mapping[str, Any]) -> str:
 _SQUARED = "mean squared error"
 
 
-def scores_text(metrics: Mapping[str, Any], rows: str) -> str:
+def scores_text(metrics: Report, rows: str) -> str:
     """Text of the most important metric, on these `rows`, beside that of the mean or the most frequent class."""
     if metrics.get("rmse") is not None:
         text, r2 = f"rmse {number(metrics['rmse'])} on {rows}", metrics.get("r2")
@@ -300,7 +300,7 @@ def _errors(report: Report) -> Iterator[tuple[str, str]]:
         yield f"{name} without overlap", value
 
 
-def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _metrics(metrics: Report) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
         if name == "confusion":
             yield from confusion_rows(metrics)
@@ -308,13 +308,13 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), as_text(value)
 
 
-def class_names(metrics: Mapping[str, Any]) -> list[str]:
+def class_names(metrics: Report) -> list[str]:
     """Names of the classes of a confusion matrix: the labels; -1 and 1 of outliers; or numbers from 1."""
     unnamed = (-1, 1) if "outliers" in metrics else range(1, len(metrics["confusion"]) + 1)
     return [printable(name) for name in metrics.get("classes") or unnamed]
 
 
-def confusion_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def confusion_rows(metrics: Report) -> Iterator[tuple[str, str]]:
     """Names and texts of the rows for a confusion matrix, of few classes, and for recalls, in 80 columns."""
     matrix, names = metrics["confusion"], [name[:_NAME] for name in class_names(metrics)]
     if len(matrix) <= _MATRIX:
@@ -345,10 +345,10 @@ def _data(data: Report) -> Iterator[tuple[str, str]]:
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
     yield "rows", f"{rows}, {data['n_features']} features"
     if "target" in data:
-        yield "target", _target(data["target"])
+        yield "target", target_text(data["target"])
 
 
-def _target(target: Report) -> str:
+def target_text(target: Report) -> str:
     """The target column that the user did not name, with its classes or its range, and how to choose another."""
     values = f"{target['classes']:,} classes" if "classes" in target else "{:g} to {:g}".format(*target["range"])
     if "values" in target:

@@ -27,12 +27,14 @@ INSIDE = """() => {
     const box = picture.getBoundingClientRect();
     for (const text of picture.querySelectorAll("text")) {
       const place = text.getBoundingClientRect();
-      if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 || place.bottom > box.bottom + 1)
+      if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 ||
+          place.bottom > box.bottom + 1)
         found.push(`text outside its picture: ${text.textContent}`);
     }
   }
   for (const code of document.querySelectorAll("pre"))
-    if (code.scrollWidth > code.clientWidth + 1) found.push(`code wider than its box: ${code.textContent.slice(0, 40)}`);
+    if (code.scrollWidth > code.clientWidth + 1)
+      found.push(`code wider than its box: ${code.textContent.slice(0, 40)}`);
   for (const one of document.images)
     if (one.complete && one.naturalWidth === 0) found.push(`no picture: ${one.getAttribute("src")}`);
   return found;
