@@ -399,13 +399,11 @@ class _Run:
         return metrics, {"overlap": count}, shown
 
     def _lines(self, result: Found, document: Report) -> list[tuple[str, str]]:
-        """Lines of the table: candidates, the choice, and the commands that repeat it."""
+        """Lines of the table: candidates, and the commands that train the models without a search."""
         from cacore.run.report import confusion_rows
         from cakernels import leaderboard
 
         commands = document["params"].pop("commands")
-        chosen = [f"{weight:.2f} {candidate.name}, {rows:,} rows" for weight, candidate, rows in
-                  zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
         for name in ("models", "weights", "rows"):
             document["params"].pop(name)
         predictions = document.get("predictions", {})
@@ -413,27 +411,8 @@ class _Run:
         return [
             *((f"{name}, held-out rows", text) for name, text in held_out),
             ("candidates", CellLines(leaderboard.lines(document["grid"], self.score))),
-            *([("baseline", self._baseline_line(document["baselines"]))] if result.error < float("inf") else []),
-            ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
             ("trained by", CellLines(commands)),
-            ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
-
-    def _baseline_line(self, baselines: Report) -> CellLines:
-        """Text for the table: scores of the same rows, and of the test rows, without features, and by other models."""
-        from cakernels.search.rivals import NAMES
-
-        name, text = self.score.name, self.score.text
-
-        scores = [f"{text(baselines[name])} on held-out rows"]
-        if name in baselines.get("test", {}):
-            scores.append(f"{text(baselines['test'][name])} on the test rows")
-        lines = [f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"]
-        lines += [
-            f"{what}: {text(baselines[rival][name])}, in {baselines[rival]['seconds']:.1f} s"
-            for rival, what in NAMES.items() if rival in baselines
-        ]  # fmt: skip
-        return CellLines(lines)
 
     def _notes(self, result: Found, document: Report) -> list[str]:
         """Notes under the table."""

@@ -106,8 +106,8 @@ def verdict(result: Found, score: Score, document: Report) -> Iterator[str]:
         yield f"model: a blend of {len(models)}, trained on {all_rows}: {'; '.join(models)}"
     yield f"saved as {document['model']}; to predict: cakernels predict {shlex.quote(document['model'])} NEW_DATA"
     yield spent
-    rivals = [f"{what} {score.text(baselines[rival][score.name])}" for rival, what in NAMES.items()
-              if rival in baselines]  # fmt: skip
+    rivals = [f"{what} {score.text(baselines[rival][score.name])} in {number(baselines[rival]['seconds'])} s"
+              for rival, what in NAMES.items() if rival in baselines]  # fmt: skip
     if rivals:
         yield f"other models on the same rows: {', '.join(rivals)}"
 

@@ -268,7 +268,7 @@ def test_the_first_line_says_that_all_trainings_failed(tuned, tmp_path, monkeypa
     X, y = saddle(60)
     write_csv("train.csv", X, y, names="abc", target="y")
     run("cakernels", ["fit", "train.csv", "--max-candidates", "1", "--within", "1m"])
-    first = flat(capsys.readouterr().out).split(" model: ")[0]
+    first = flat(capsys.readouterr().out).split(" target: ")[0]
     told = re.fullmatch(r"error unknown: (\d+) of (\d+) trainings failed, (\d+) out of time; ([\d.]+) s used of 60 s "
                         r"given: give more time by --within", first)  # fmt: skip
     assert told, first
