@@ -60,18 +60,21 @@ class LeaderboardRow(TypedDict):
 
 def leaderboard(trials: Sequence[Trial], score: Score, chosen: Sequence[Trial] = ()) -> list[LeaderboardRow]:
     """One dict per trial, those on most rows first, and the best of them first; the `chosen` ones are marked."""
-    numbers = {id(trial) for trial in chosen}
     finished = ranked(trial for trial in trials if math.isfinite(trial.error))
     failed = (trial for trial in trials if not math.isfinite(trial.error))
-    return [
+    in_order = [*sorted(finished, key=lambda trial: -trial.rows), *failed]
+    rows: list[LeaderboardRow] = [
         {
             "candidate": trial.candidate.name, "rows": trial.rows,
             "score": score.value(trial.error) if math.isfinite(trial.error) else None,
             "seconds": trial.seconds, "ended": trial.ended, "why": trial.why,
-            **({"chosen": True} if id(trial) in numbers else {}),
         }
-        for trial in [*sorted(finished, key=lambda trial: -trial.rows), *failed]
+        for trial in in_order
     ]  # fmt: skip
+    for row, trial in zip(rows, in_order, strict=True):
+        if any(trial is member for member in chosen):
+            row["chosen"] = True
+    return rows
 
 
 def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:

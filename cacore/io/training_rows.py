@@ -32,10 +32,11 @@ _FINGERPRINTS = 2_048  # 16 KiB; a share of 1 % is then known to .2 %
 
 def of(train: Dataset, comm: Communicator) -> dict[str, object]:
     """The entry of a model's `source` for these training rows; collective. O(n d) operations, 16 KiB per rank sent."""
-    with comm.uncounted():
-        hashes = np.unique(row_hashes(train.X, train.target()))[:_FINGERPRINTS]
-        smallest = np.unique(comm.allgather(hashes))[:_FINGERPRINTS]
-    facts: dict[str, object] = {"fingerprints": _text(smallest)}
+    facts: dict[str, object] = {}
+    if train.y is not None:
+        with comm.uncounted():
+            hashes = np.unique(row_hashes(train.X, train.y))[:_FINGERPRINTS]
+            facts["fingerprints"] = _text(np.unique(comm.allgather(hashes))[:_FINGERPRINTS])
     count = min(SAMPLE, _BYTES // max(1, 8 * train.X.shape[1]))
     if count >= _FEWEST:
         facts["background"] = _text(np.asarray(dense(sampled(train.X, comm, count)), np.float64))

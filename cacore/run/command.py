@@ -127,8 +127,8 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         options = replace(options, memory_limit=limit, **progress)
         this_run = replace(this_run, options=options)
         columns, chosen = rows.columns, rows.chosen
-        n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
-        source |= training_rows.of(rows, comm)
+        n_train, d = rows.n, rows.X.shape[1]
+        source = {"base": rows.base, "sparse": is_sparse(rows.X), **training_rows.of(rows, comm)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
         overlap, tested = _tested(family, fitted.model, test, comm, limit)

@@ -109,7 +109,7 @@ def plain(axis: Axis) -> None:
     """Label an axis with numbers such as 51,500, or 1.25e9, without a power or an offset apart; at most six labels."""
     from matplotlib.ticker import MaxNLocator
 
-    def label(x: float, place: int | None = None) -> str:
+    def label(x: float, place: float) -> str:
         step = min(np.diff(axis.get_majorticklocs()), default=abs(x)) or 1.0
         digits = math.floor(math.log10(max(abs(x), step) / step)) + 2  # those that tell neighbours apart
         return number(x if abs(x) > 1e-9 * step else 0.0, digits)

@@ -226,7 +226,7 @@ def _table(names: tuple[str, ...], importances: NDArray[np.float64], n: int) -> 
     """Lines with the mean |value| of the most important features."""
     order = np.argsort(-importances, kind="stable")[:_SHOWN]
     width = max(len(names[j]) for j in order)
-    lines = [f"mean |value| over {n:,} rows"]
+    lines = [f"mean |value| over {counted(n, 'row')}"]
     lines += [f"  {names[j]:<{width}}  {number(importances[j])}" for j in order]
     if len(names) > len(order):
         lines.append(f"  and {len(names) - len(order)} further features, of less importance")
