@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 
@@ -49,18 +52,53 @@ def put(text: str, stream: TextIO | None) -> None:
 
 def show_table(rows: Iterable[Sequence[str]], title: str = "", header: Sequence[str] = ()) -> None:
     """Print a table, whose columns after the first are aligned to the right if they have a `header`."""
-    from rich.console import Console
-    from rich.table import Table
+    cells = [[escaped(cell).split("\n") for cell in row] for row in ([header] if header else []) + list(rows)]
+    lines = [escaped(title)] if title else []
+    width = terminal_width()
+    widths = _widths(cells, width)
+    for row in cells:
+        cells_of_row = zip(row, widths, strict=True)
+        wrapped = [[part for line in cell for part in wrapped_lines(line, wide)] for cell, wide in cells_of_row]
+        for first, *others in zip_longest(*wrapped, fillvalue=""):
+            aligned = map(str.rjust if header else str.ljust, others, widths[1:])
+            lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
+    put("".join(f"{line}\n" for line in lines), sys.stdout)
 
-    table = Table(title=escaped(title) or None, show_header=bool(header), title_justify="left")
-    for number, name in enumerate(header):
-        table.add_column(escaped(name), justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*map(escaped, row))
-    console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
-    with console.capture() as captured:
-        console.print(table)
-    put(captured.get(), sys.stdout)  # not printed by rich, which would end the process if a pipe is closed
+
+def say_wrapped(*lines: object) -> None:
+    """Print lines on standard output, wrapped between words at the width of the terminal, and indented from there."""
+    parts = (part for line in lines for part in wrapped_lines(escaped(line), terminal_width(), "  "))
+    put("".join(f"{part}\n" for part in parts), sys.stdout)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal: the variable COLUMNS, or else what the terminal says; 80 if there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def wrapped_lines(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, later ones indented; a word that is longer, such as a path, stays whole."""
+    units = text.replace(" %", "\u00a0%")  # a number stays with its unit
+    lines = textwrap.wrap(
+        units, max(width, 1), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )  # fmt: skip
+    return [line.replace("\u00a0%", " %") for line in lines] or [""]
+
+
+def _widths(cells: Sequence[Sequence[Sequence[str]]], width: int) -> list[int]:
+    """Width of each column: as wide as its longest line, but the widest ones shrink where the table is too wide.
+
+    No column is narrower than its longest word.
+    """
+    columns = [[line for cell in column for line in cell] for column in zip(*cells, strict=True)]
+    widths = [max(map(len, lines)) for lines in columns]
+    least = [max((len(word) for line in lines for word in line.split()), default=0) for lines in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        wide = max(range(len(widths)), key=lambda k: widths[k] if widths[k] > least[k] else -1)
+        if widths[wide] <= least[wide]:
+            break
+        widths[wide] -= 1
+    return widths
 
 
 def open_closed_streams() -> None:

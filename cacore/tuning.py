@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.io.words import number
 
 # Share of solutions that stopped at the limit, above which a search is doubtful. The default grid of a smooth curve has
 # useless settings, 12 of whose 192 solutions stop; where half of the solutions stopped, a good setting was missed.
@@ -66,9 +67,9 @@ def checked(values: object, option: str) -> tuple[float, ...]:
         numbers = sorted({float(v) for v in array})
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
-    for number in numbers:
-        if not (math.isfinite(number) and number > 0):
-            raise InputError(f"{option} {number:g}: it must be a positive number")
+    for value in numbers:
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{option} {value:g}: it must be a positive number")
     if not numbers:
         raise InputError(f"{option}: give at least one value")
     return tuple(numbers)
@@ -398,14 +399,13 @@ def best_lines(grid: Sequence[Mapping[str, Any]], names: Sequence[str], columns:
     """The best settings of the report's `grid` as lines of a table: the parameters `names`, and the score."""
     rows = [row for row in grid if row[columns.score] is not None and not row.get("ended")]
     best = sorted(rows, key=lambda row: row[columns.score] * (1 if columns.smaller else -1))[:_BEST]
-    score = ".6g" if columns.smaller else ".4f"
     return [
-        "  ".join([*(_described(name, row[name]) for name in names), f"{row[columns.score]:{score}}"]) for row in best
+        "  ".join([*(_described(name, row[name]) for name in names), number(row[columns.score], 4)]) for row in best
     ]
 
 
 def _described(name: str, value: str | float) -> str:
-    return f"{value:<9}" if isinstance(value, str) else f"{name} {value:<9.4g}"
+    return f"{value:<9}" if isinstance(value, str) else f"{name} {number(value):<9}"
 
 
 def grid_ends(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> dict[str, float]:
@@ -425,6 +425,5 @@ def grid_ends(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) ->
 
 def end_lines(ends: Mapping[str, float]) -> list[str]:
     """One line of advice for each parameter of :func:`grid_ends`."""
-    return [
-        f"the chosen {name} {value:g} is the end of its grid: a wider one may be better" for name, value in ends.items()
-    ]
+    remark = "is the end of its grid: a wider one may be better"
+    return [f"the chosen {name} {number(value)} {remark}" for name, value in ends.items()]

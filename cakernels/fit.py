@@ -16,11 +16,12 @@ from cacore.comm import Communicator
 from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
+from cacore.io.words import printable
 from cacore.learn.method import flags, same_command
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, seed
 from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
-from cacore.terminal import CellLines, say
+from cacore.terminal import CellLines, say, say_wrapped
 from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     _check(job, comm)
     from cacore.data import labels
     from cacore.data.resolution import check_whole_numbers
+    from cacore.io import training_rows
     from cacore.run import reading
     from cakernels.search import data, scores
     from cakernels.search.trial import Budget
@@ -152,12 +154,13 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             )
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
+        facts = training_rows.of(train, comm)
         rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm, train.columns.kinds)
         name = ", ".join(train.columns.target) or str(train.chosen.get("column", "y"))
         of_target = data.target_notes(rows, "" if job.task else name, score.name == "accuracy", comm)
         for note in of_target if comm.rank == 0 and not job.quiet else ():
             say(note, error=True)  # before the time is spent
-        _Run(job, comm, train, test, [*notes, *of_target], rows, score, Budget(job.within, begun)).go()
+        _Run(job, comm, train, test, [*notes, *of_target], rows, score, Budget(job.within, begun), facts).go()
 
 
 def _check(job: Fitting, comm: Communicator) -> None:
@@ -197,6 +200,7 @@ class _Run:
     rows: Data
     score: Score
     budget: Budget
+    training_rows: dict[str, object]
     _saved: Trial | None = None
 
     def go(self) -> None:
@@ -258,8 +262,21 @@ class _Run:
             with unwritten, self.comm.agreed():
                 if self.comm.rank == 0 and not job.quiet:
                     with printing():
-                        report.show(document, self._lines(result, document))
+                        self._show(result, document)
         unwritten.tell()
+
+    def _show(self, result: Found, document: Report) -> None:
+        """Print the verdict and the notes; with ``--verbose`` also the table of candidates, parts and seconds."""
+        from cacore.run import report
+        from cakernels import leaderboard
+
+        say_wrapped(*leaderboard.verdict(result, self.score, document))
+        say_wrapped(*(f"note: {note}" for note in document["notes"]))
+        if self.job.verbose:
+            title = f"fit on {printable(document['data']['path'])}"
+            report.show_rows(title, report.rows(document, self._lines(result, document)))
+        else:
+            say_wrapped("--verbose shows all trainings, the commands that repeat the models, and seconds by phase")
 
     def _model(self, result: Found) -> Any:
         """The model, which knows the columns of the training file."""
@@ -267,13 +284,13 @@ class _Run:
 
         source: dict[str, object] = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
         source |= {"training": training(result, self.score, self.rows.n) | {"features": self.rows.d}}
-        source |= self.job.arrays.remembered
+        source |= self.training_rows | self.job.arrays.remembered
         self.train.columns.put(source)
         for estimator in result.estimators:
             estimator.model_.source |= source
         return result.model(self.comm)
 
-    def _report(self, result: Found, model: Any, last: bool) -> dict[str, Any]:
+    def _report(self, result: Found, model: Any, last: bool) -> Report:
         """The report; the test rows are judged at the end only. Collective."""
         from cacore.run import report
         from cakernels import leaderboard
@@ -301,14 +318,15 @@ class _Run:
             "rows": result.rows, "commands": commands,
         }  # fmt: skip
         fields = {
-            "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score),
+            "params": params, "metrics": metrics,
+            "grid": leaderboard.leaderboard(result.trials, self.score, result.chosen),
             "baselines": baselines, "at_grid_end": result.at_grid_end if any(result.at_grid_end) else None,
             "model": str(self.job.saved), "predictions": predictions,
             "held_out_score": self.score.value(result.error),
         }  # fmt: skip
         return report.build("fit", self.comm, data, model.sizes, fields)
 
-    def _baselines(self, result: Found, test: Dataset | None) -> dict[str, Any]:
+    def _baselines(self, result: Found, test: Dataset | None) -> Report:
         """Scores of the mean target or the most frequent class, and of other models on the same rows; collective."""
         from cacore.data import labels
         from cacore.metrics import regression_metrics
@@ -385,14 +403,12 @@ class _Run:
             count = int(self.comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
         return metrics, {"overlap": count}, shown
 
-    def _lines(self, result: Found, document: dict[str, Any]) -> list[tuple[str, str]]:
-        """Lines of the table: candidates, the choice, and the commands that repeat it."""
+    def _lines(self, result: Found, document: Report) -> list[tuple[str, str]]:
+        """Lines of the table: candidates, and the commands that train the models without a search."""
         from cacore.run.report import confusion_rows
         from cakernels import leaderboard
 
         commands = document["params"].pop("commands")
-        chosen = [f"{weight:.2f} {candidate.name}, {rows:,} rows" for weight, candidate, rows in
-                  zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
         for name in ("models", "weights", "rows"):
             document["params"].pop(name)
         predictions = document.get("predictions", {})
@@ -400,37 +416,14 @@ class _Run:
         return [
             *((f"{name}, held-out rows", text) for name, text in held_out),
             ("candidates", CellLines(leaderboard.lines(document["grid"], self.score))),
-            *([("baseline", self._baseline_line(document["baselines"]))] if result.error < float("inf") else []),
-            ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
             ("trained by", CellLines(commands)),
-            ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
 
-    def _baseline_line(self, baselines: dict[str, Any]) -> CellLines:
-        """Text for the table: scores of the same rows, and of the test rows, without features, and by other models."""
-        from cakernels.search.rivals import NAMES
-
-        name, text = self.score.name, self.score.text
-
-        scores = [f"{text(baselines[name])} on held-out rows"]
-        if name in baselines.get("test", {}):
-            scores.append(f"{text(baselines['test'][name])} on the test rows")
-        lines = [f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"]
-        lines += [
-            f"{what}: {text(baselines[rival][name])}, in {baselines[rival]['seconds']:.1f} s"
-            for rival, what in NAMES.items() if rival in baselines
-        ]  # fmt: skip
-        return CellLines(lines)
-
-    def _notes(self, result: Found, document: dict[str, Any]) -> list[str]:
+    def _notes(self, result: Found, document: Report) -> list[str]:
         """Notes under the table."""
         notes = [*self.notes, *result.notes]
-        if result.error < float("inf"):
-            name = self.score.name.replace("_", " ")
-            held = f"{name} on rows held out from training: {self.score.formatted(result.error)}"
-            notes.insert(0, held)
         if result.trees_ahead:
-            notes.insert(1, result.trees_ahead)
+            notes.insert(0, result.trees_ahead)
         for candidate, ends in zip(result.candidates, result.at_grid_end, strict=False):
             prefix = f"{candidate.name}: " if len(result.candidates) > 1 else ""
             notes += [f"{prefix}{line}" for line in end_lines(ends)]

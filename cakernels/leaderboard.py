@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.validation import shared_seed
-from cacore.io.words import counted
+from cacore.io.words import counted, number
 from cacore.learn.options import declared
+from cacore.run.report import Report, scores_text, target_text
 from cacore.terminal import say
 from cakernels.search.candidates import ROUNDS
+from cakernels.search.data import REGRESSION
+from cakernels.search.rivals import NAMES
 from cakernels.search.scores import Score
 from cakernels.search.trial import OUT_OF_TIME, Trial, ranked
 
@@ -31,7 +34,8 @@ def training(result: Found, score: Score, n: int) -> dict[str, object]:
     """The rows that trained the search's model, of `n`, and its error, for the model's file."""
     facts: dict[str, object] = {"rows": result.rows_used, "of": n}
     if math.isfinite(result.error):
-        facts["error"] = {"score": f"{score.name} on rows held out", "value": score.value(result.error)}
+        rows = f"{result.validation['rows']:,} validation rows"
+        facts["error"] = {"score": f"{score.name} on {rows}", "value": score.value(result.error)}
     return facts
 
 
@@ -41,7 +45,8 @@ _SHOWN = 8  # candidates in the table
 class LeaderboardRow(TypedDict):
     """A training on the leaderboard: the sample's rows, the score, if it has one, and the seconds that it took.
 
-    It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows.
+    It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows. Those of
+    the model are `chosen`: other candidates may have the same name.
     """
 
     candidate: str
@@ -50,20 +55,26 @@ class LeaderboardRow(TypedDict):
     seconds: float
     ended: float
     why: str
+    chosen: NotRequired[bool]
 
 
-def leaderboard(trials: Sequence[Trial], score: Score) -> list[LeaderboardRow]:
-    """One dict per trial, those on most rows first, and the best of them first."""
+def leaderboard(trials: Sequence[Trial], score: Score, chosen: Sequence[Trial] = ()) -> list[LeaderboardRow]:
+    """One dict per trial, those on most rows first, and the best of them first; the `chosen` ones are marked."""
     finished = ranked(trial for trial in trials if math.isfinite(trial.error))
     failed = (trial for trial in trials if not math.isfinite(trial.error))
-    return [
+    in_order = [*sorted(finished, key=lambda trial: -trial.rows), *failed]
+    rows: list[LeaderboardRow] = [
         {
             "candidate": trial.candidate.name, "rows": trial.rows,
             "score": score.value(trial.error) if math.isfinite(trial.error) else None,
             "seconds": trial.seconds, "ended": trial.ended, "why": trial.why,
         }
-        for trial in [*sorted(finished, key=lambda trial: -trial.rows), *failed]
+        for trial in in_order
     ]  # fmt: skip
+    for row, trial in zip(rows, in_order, strict=True):
+        if any(trial is member for member in chosen):
+            row["chosen"] = True
+    return rows
 
 
 def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
@@ -74,6 +85,58 @@ def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
     failed = sum(row["score"] is None for row in trainings) - late
     ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]
     yield counted(len(trainings), "training") + "".join(ends)
+
+
+def verdict(result: Found, score: Score, document: Report) -> Iterator[str]:
+    """Lines of the terminal: the error, the models, the file and the next command, the time, and other models' errors.
+
+    `document` is the report.
+    """
+    data, params, baselines = document["data"], document["params"], document["baselines"]
+    spent = f"{number(document['seconds']['total'])} s used of {number(params['within'])} s given"
+    target = ", ".join(data.get("columns", {}).get("target", ()))
+    yield _error_line(result, score, baselines, target) or _unknown(result, spent)
+    if document["metrics"]:
+        yield scores_text(document["metrics"], f"{data['n_test']:,} test rows")
+    if "target" in data:
+        yield f"target: {target_text(data['target'])}"
+    models = [f"{weight:.2f} {candidate.name}, {rows:,} rows" for weight, candidate, rows in
+              zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
+    all_rows = f"{result.rows_used:,} of {data['n_train']:,} rows"
+    if len(models) == 1:
+        yield f"model: {result.candidates[0].name}, trained on {all_rows}"
+    else:
+        yield f"model: a blend of {len(models)}, trained on {all_rows}: {'; '.join(models)}"
+    yield f"saved as {document['model']}; to predict: cakernels predict {shlex.quote(document['model'])} NEW_DATA"
+    yield spent
+    rivals = [f"{what} {score.text(baselines[rival][score.name])} in {number(baselines[rival]['seconds'])} s"
+              for rival, what in NAMES.items() if rival in baselines]  # fmt: skip
+    if rivals:
+        yield f"other models on the same rows: {', '.join(rivals)}"
+
+
+def _error_line(result: Found, score: Score, baselines: Report, target: str) -> str:
+    """The error on held-out rows, with R^2 and that of the mean or the most frequent class; empty if unknown."""
+    if not math.isfinite(result.error):
+        return ""
+    unit = f" of {target}" if target and score.task == REGRESSION and score.name != "r2" else ""
+    text = f"{score.name.replace('_', ' ')}{unit} {score.formatted(result.error)}"
+    text += f" on {result.validation['rows']:,} validation rows"
+    if "r2" in result.validation and score.name != "r2":
+        text += f"; R^2 {number(result.validation['r2'])}"
+    return (
+        f"{text}; {baselines['name']} alone: {score.text(baselines[score.name])}" if score.name in baselines else text
+    )
+
+
+def _unknown(result: Found, spent: str) -> str:
+    """Why the error of the model is unknown, and what to do."""
+    failed = sum(not math.isfinite(trial.error) for trial in result.trials)
+    late = sum(trial.why == OUT_OF_TIME for trial in result.trials)
+    count = f"{failed} of {counted(len(result.trials), 'training')} failed"
+    if late:
+        return f"error unknown: {count}, {late} {OUT_OF_TIME}; {spent}: give more time by --within"
+    return f"error unknown: {count}; {spent}: {result.trials[0].why if result.trials else 'no training was tried'}"
 
 
 class TrialLines:

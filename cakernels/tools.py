@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.files import check_apart, check_writable, printing, replacing
 from cacore.machine.threads import cores
 from cacore.run.launch import Parser, compiled, parsed, run, run_alone, same_arguments
-from cacore.terminal import CellLines, say, show_table
+from cacore.terminal import CellLines, say, say_wrapped, show_table
 
 if TYPE_CHECKING:
     from cacore.run.command import Load
@@ -120,7 +120,7 @@ def _show_model(argv: list[str]) -> None:
     from cacore.data.encoding import SUMMARY
     from cacore.io.model_file import Contents
     from cacore.io.names import listed
-    from cacore.run.report import as_text
+    from cacore.run.report import as_text, score_text
 
     parser = Parser(prog="cakernels info", description="Describe a saved model.")
     parser.add_argument("model", metavar="MODEL", type=checks.path_argument, help="file of a model")
@@ -143,11 +143,11 @@ def _show_model(argv: list[str]) -> None:
         "parameters": "" if "members" in attributes else _parameters(attributes),
         "parts": f"{contents.parts:,}",
         "training rows": " of ".join(as_text(training[name]) for name in ("rows", "of") if name in training),
-        "error": f"{error['score'].replace('_', ' ')}: {as_text(error['value'])}" if error else "",
         "features": features,
         "key": "" if columns.table is None else columns.table.key,
     }
     with printing():
+        say_wrapped(score_text(error) if error else "error unknown: the model was trained without rows to test it on")
         show_table(((name, value) for name, value in rows.items() if value), f"model {path}")
         if columns.table is not None:
             show_table((column.summary for column in columns.table.columns), "columns", SUMMARY)

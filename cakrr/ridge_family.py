@@ -16,6 +16,7 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
 from cacore.io.table import LABELS, Targets
+from cacore.io.words import number
 from cacore.kernels.evaluate import warm_up
 from cacore.learn.options import reported
 from cacore.linalg import thin
@@ -213,12 +214,14 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
         """Yield the lines of --verbose: errors of the grid, and seconds of each part."""
         for row in report["grid"]:
             errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
-            error = f"{errors[0]:.6g}" if errors else "not positive definite"
+            error = number(errors[0], 4) if errors else "not positive definite"
             coarse = f"centers {row['centers']:<6} " if "centers" in row else ""
             if "coarse_sigma" in row:
-                coarse += f"coarse sigma {row['coarse_sigma']:<8.4g} coarse lambda {row['coarse_lambda']:<8.4g} "
+                coarse += (
+                    f"coarse sigma {number(row['coarse_sigma']):<8} coarse lambda {number(row['coarse_lambda']):<8} "
+                )
             kernel = f"{row['kernel']:<10} " if "kernel" in row else ""
-            yield f"{coarse}{kernel}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {error}"
+            yield f"{coarse}{kernel}sigma {number(row['sigma']):<10} lambda {number(row['lambda']):<10} mse {error}"
         for part, (m, seconds) in enumerate(zip(report["partition_sizes"], report["solver"]["seconds"], strict=True)):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
@@ -283,7 +286,7 @@ def _near(near: Report) -> str:
     if near["radius"] is None:
         return "all of them: no kernel value is small enough to be left out"
     return (
-        f"{near['share']:.1%} of all pairs, up to distance {near['radius']:.4g}; norm of the rest at most "
+        f"{near['share']:.1%} of all pairs, up to distance {number(near['radius'])}; norm of the rest at most "
         f"{near['bound']:.1e}, {near['allowed']:.1e} allowed; {near['islands']:,} "
         f"system{'s' if near['islands'] > 1 else ''}"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,13 @@ def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list
     defaults = inspect.signature(item).parameters
     for group, parameters in grouped(owner).items():
         page += ["", group, "-" * len(group)]
-        for parameter, (kind, text) in parameters.items():
-            default = defaults[parameter].default
-            said = f"default {default!r}".replace("'", '"') if default is not inspect.Parameter.empty else ""
-            page += [f"{parameter} : {', '.join(filter(None, (kind, said)))}", *text]
+        for (kind, text), together in groupby(parameters, key=lambda name: parameters[name]):
+            names = list(together)  # parameters that share one description have it once
+            values = [repr(defaults[name].default) for name in names
+                      if defaults[name].default is not inspect.Parameter.empty]  # fmt: skip
+            values = values[:1] if len(set(values)) == 1 and len(values) == len(names) else values
+            said = f"default{'s' * (len(values) > 1)} {', '.join(values)}".replace("'", '"') if values else ""
+            page += [f"{', '.join(names)} : {', '.join(filter(None, (kind, said)))}", *text]
     sections["Notes"] = [*sections.get("Notes", []), "", *differences(owner)]
     attributes = {}
     for attribute, own in _entries(sections.get("Attributes", [])).items():

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.encoding import Columns
-from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows, in_memory
-from cacore.data.shuffle import Shuffle
+from cacore.data.rows import AnyRows, RowsLike, dense
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import features_of, rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
-from cacore.explain.explanation import SAMPLE, Explanation, Groups, Players, answered, outcome, require_columns
+from cacore.explain.explanation import Explanation, Groups, Players, answered, outcome, require_columns
 from cacore.explain.shapley import Game, require_factors
+from cacore.io import training_rows
 from cacore.svm.decision import Expansion
 
 
@@ -86,7 +86,18 @@ def baselines_of(
 ) -> NDArray[np.float64] | None:
     """Standardised rows of the background, the same on all ranks, or None; collective."""
     if background is None:
-        return np.asarray(dense(sampled(Z, comm)), np.float64)
+        with comm.agreed():
+            background = training_rows.background(model.source, model.n_features)
+    if background is None:
+        with comm.uncounted():
+            count = comm.offset(Z.shape[0])[1]
+        with comm.agreed():
+            if count == 1:
+                raise InputError(
+                    "background: a single row is compared with itself, so that all values would be 0, and the model "
+                    "has no training rows in it: give rows for comparison (--background DATA)"
+                )
+        return np.asarray(dense(training_rows.sampled(Z, comm)), np.float64)
     if isinstance(background, str):
         with comm.agreed():
             if background != ABSENT:
@@ -105,12 +116,3 @@ def baselines_of(
     with comm.uncounted():
         require_same({"background": baselines}, comm)
     return baselines
-
-
-def sampled(X: AnyRows, comm: Communicator) -> Rows:
-    """Up to 100 of all ranks' rows, the same on every rank and for any number of ranks; collective."""
-    with comm.uncounted():
-        first, n = comm.offset(X.shape[0])
-    chosen = Shuffle(max(n, 1), 0).row(np.arange(min(SAMPLE, n)))
-    here = np.sort(chosen[(chosen >= first) & (chosen < first + X.shape[0])]) - first
-    return gather_rows(in_memory(X[here]), comm)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from asygcd import AsyGCDSVC
 from cacore.checks import duration
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.machine.deadline import TimeIsUp
 from cakernels import BKRR2, SMOSVC, SMOSVR, families
 from cakernels.families import blended
 
@@ -46,8 +50,8 @@ def test_regression_from_fit_to_predict(tmp_path, monkeypatch, capfd):
     run("cakernels", ["fit", "train.csv", "--test", "test.csv", *ONE, "--report", "r.json", "--plot", "p.png"])
     out, err = capfd.readouterr()
     told, report = flat(out), json.loads((tmp_path / "r.json").read_text())
-    assert "train.model.h5: cakernels predict train.model.h5 NEW_DATA" in told
-    assert "rmse on rows held out from training" in told
+    assert "saved as train.model.h5; to predict: cakernels predict train.model.h5 NEW_DATA" in told
+    assert re.match(r"rmse of y [\d.]+ on 120 validation rows; R\^2 [\d.]+; the mean alone: [\d.]+ rmse ", told)
     assert "96 rows  BKRR2 auto one part" in err
     assert (report["method"], report["params"]["task"], report["data"]["n_test"]) == ("fit", "regression", 40)
     ends = report.get("at_grid_end", [{}])
@@ -251,3 +255,61 @@ def test_explain(folder, monkeypatch, capfd):
     assert importances == pytest.approx({"x0+x2": np.abs(values["x0x2"]).mean(), "x1": np.abs(values["x1"]).mean()})
     assert (folder / "v.png").stat().st_size > 1000
     assert "mean |value| over" in capfd.readouterr().out
+
+
+def test_the_first_line_says_that_all_trainings_failed(tuned, tmp_path, monkeypatch, capsys):
+    """On a loaded machine, every training may run out of its time: the model then has no error."""
+    monkeypatch.chdir(tmp_path)
+
+    def late(self, trial):
+        raise TimeIsUp
+
+    tuned(race_folds=late)
+    X, y = saddle(60)
+    write_csv("train.csv", X, y, names="abc", target="y")
+    run("cakernels", ["fit", "train.csv", "--max-candidates", "1", "--within", "1m"])
+    first = flat(capsys.readouterr().out).split(" target: ")[0]
+    told = re.fullmatch(r"error unknown: (\d+) of (\d+) trainings failed, (\d+) out of time; ([\d.]+) s used of 60 s "
+                        r"given: give more time by --within", first)  # fmt: skip
+    assert told, first
+    assert told[1] == told[2] == told[3]
+
+
+COMMANDS = {
+    "fit": ["cakernels", "fit", "train.csv", *ONE, "--model", "m.h5"],
+    "bkrr2": ["cakrr.bkrr2", "train.csv", "--sigma", "1,2", "--lambda", "1e-3", "--partitions", "2"],
+    "bkrr2 with test rows": ["cakrr.bkrr2", "train.csv", "--test", "train.csv", "--sigma", "1", "--lambda", "1e-3"],
+    "cpsvm": ["casvm.cpsvm", "classes.csv", "--test", "classes.csv", "--partitions", "2", "--model", "c.h5"],
+    "kriging": ["cakriging", "train.csv", "--test", "train.csv"],
+    "predict": ["cakernels", "predict", "m.h5", "train.csv"],
+    "predict without targets": ["cakernels", "predict", "m.h5", "new.csv"],
+    "info": ["cakernels", "info", "m.h5"],
+    "info of classes": ["cakernels", "info", "c.h5"],
+}
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What each command prints, at 80 columns."""
+    folder = tmp_path_factory.mktemp("a_folder_whose_name_is_rather_long_for_a_terminal_of_eighty_columns")
+    X, y = saddle(60)
+    outputs = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "80")
+        write_csv("train.csv", X, y, names="abc", target="y")
+        write_csv("classes.csv", X, np.where(y > 0, 1, -1), names="abc", target="y")
+        write_csv("new.csv", X[:, :-1], X[:, -1], names="ab", target="c")
+        for name, (program, *words) in COMMANDS.items():
+            with redirect_stdout(StringIO()) as out:
+                run(program, words)
+            outputs[name] = out.getvalue()
+    return outputs
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_error_is_in_the_first_lines(name, printed):
+    """And no line is longer than the terminal is wide, but for the words that are."""
+    lines = printed[name].splitlines()
+    assert re.match(r"(rmse( of y)?|accuracy) [\d.e-]+ (% )?on ", lines[0]), lines[:3]
+    assert all(len(line) <= 80 or len(line.split()) < 3 for line in lines)

@@ -139,10 +139,12 @@ def test_the_command_reports_rows_and_baselines(tmp_path, monkeypatch, capfd):
     assert baselines["rmse"] > 5 * report["grid"][0]["score"]
     assert baselines["test"]["rmse"] > 5 * report["metrics"]["rmse"]
     shown = " ".join(out.split())
-    assert "rmse of the mean: " in shown
+    assert "; the mean alone: " in shown
+    assert "; rmse of the mean: " in shown  # of the test rows
+    assert "target: label: " in shown
     for rival, name in (("linear", "a linear model"), ("trees", "boosted trees")):
         assert set(baselines[rival]) == {"rmse", "seconds"}
-        assert f"{name}: " in shown
+        assert f" {name} " in shown
     assert baselines["linear"]["rmse"] < 0.1 * baselines["rmse"]  # the targets are linear
     assert " last " in progress
 

@@ -225,6 +225,15 @@ def test_without_matplotlib_a_page_is_refused_before_any_work(pages, monkeypatch
     assert not (pages / "new.html").exists()
 
 
+def test_maps_keep_their_colours_in_dark_mode():
+    """The style sheet inverts all other pictures; a map's colours would run in the other direction."""
+    drawn = {"map": figures.confusion(np.eye(2, dtype=np.int64), ["-1", "1"]), "": figures.numbered([1.0], "part", "s")}
+    for kind, drawing in drawn.items():
+        assert ('class="map"' in sections.figure(drawing, "title")) == bool(kind)
+    style = (Path(sections.__file__).parent / "page.css").read_text()
+    assert "svg.map { filter: none" in style
+
+
 def test_commands_break_between_words(pages):
     texts = checked(pages / "krr.html").texts["span"]
     assert texts[:3] == ["python", "-m", "cakrr.bkrr2"]

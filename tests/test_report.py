@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from cacore import files
 from cacore import metrics as errors
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
+from cacore.io.words import number
 from cacore.run import report
 
 COMM = Communicator()
@@ -158,11 +160,30 @@ def test_a_confusion_matrix_in_80_columns(matrix, classes, said, metrics, made, 
     """Few classes: the matrix, a row per line; more: the recalls. No line is broken in two."""
     monkeypatch.setenv("COLUMNS", "80")
     report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix, "classes": classes}})
-    lines = [line.strip("│\n").split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
-    titles = [title.strip() for title, _ in lines]
-    first = next(k for k, title in enumerate(titles) if title.startswith(("confusion", "recalls")))
-    assert [" ".join(text.split()) for _, text in lines[first : first + len(said)]] == [line.strip() for line in said]
-    assert titles[first + len(said)]  # the next line is another row
+    lines = capsys.readouterr().out.splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith(("confusion", "recalls")))
+    begin = len(re.match(r"(confusion|recalls)( without overlap)? +", lines[first])[0])
+    assert max(map(len, lines)) <= 80
+    assert [" ".join(line[begin:].split()) for line in lines[first : first + len(said)] if line[begin:]] == said
+    assert lines[first + len(said)][0] != " "  # the next line is another row
+
+
+def test_classes_of_outliers_are_their_labels():
+    """A one-class SVM reports no names: its labels are -1 and 1, not the numbers of the classes."""
+    counts = {"confusion": [[3, 1], [2, 9]]}
+    assert report.class_names(counts | {"outliers": 0.3}) == ["-1", "1"]
+    assert report.class_names(counts) == ["1", "2"]
+    assert report.class_names(counts | {"classes": ["no", "yes"]}) == ["no", "yes"]
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0.045, "0.045"), (51_480.0, "51,500"), (96_310_000.0, "9.63e7"), (3.2e-5, "3.2e-5"), (1e-7, "1e-7"),
+    (999.6, "1,000"),
+    (-68_540.0, "-68,500"), (0.9862, "0.9862"), (0.99997, "0.99997"), (12.0, "12"), (0.0, "0"), (math.nan, "nan"),
+])  # fmt: skip
+def test_one_form_of_numbers(value, text):
+    """Three significant digits, thousands separators, plain numbers before powers; more digits of a share near 1."""
+    assert number(value) == text
 
 
 # -- files -------------------------------------------------------------------------------------

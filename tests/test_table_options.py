@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +25,7 @@ from cacore.io import load, predictions
 from cacore.io.mixed import keys_of
 from cacore.io.names import Expected
 from cacore.io.table import Targets
+from cacore.io.words import number
 from cacore.learn.options import add_options, from_arguments
 from cacore.run.launch import Parser, Training
 from cakrr import DKRR
@@ -537,7 +539,7 @@ def test_a_model_says_what_it_is(files, tmp_path, capsys, monkeypatch):
     weights = pd.read_csv(files / "train.csv").w
     for line in (
         "method dkrr", f"saved 1970-01-02, by cakernels {__version__}", "target y", "kernel gaussian", "sigma 2",
-        f"training rows {np.count_nonzero(weights)} ", f"rmse on {N} test rows: {report['metrics']['rmse']:.4g}",
+        f"training rows {np.count_nonzero(weights)} ", f"rmse {number(report['metrics']['rmse'])} on {N} test rows",
         "key key", "town category", "left out: kept beside predictions", "left out: weights of the rows",
     ):  # fmt: skip
         assert line in text, line
@@ -545,7 +547,7 @@ def test_a_model_says_what_it_is(files, tmp_path, capsys, monkeypatch):
                       "--model", tmp_path / "f.h5", "--quiet"])  # fmt: skip
     text = shown(capsys, "info", tmp_path / "f.h5")
     assert f"training rows {N} of {N}" in text
-    assert "rmse on rows held out: " in text
+    assert re.match(rf"rmse [\d.]+ on {N} validation rows ", text)
     with h5py.File(tmp_path / "f.h5") as file:
         assert "key dropped" in text
         assert file.attrs["version"] == __version__

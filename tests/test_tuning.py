@@ -229,8 +229,8 @@ def test_ended_settings_are_reported():
     said = found.described()
     assert (said["settings"], said["ended"], said["score"]) == (4, 2, pytest.approx(0.85))
     lines = best_lines(rows, ("C", "gamma"), GridColumns("gamma", "C", "cv_accuracy", "accuracy"))
-    assert [line.split() for line in lines] == [["C", "1", "gamma", "0.1", "0.8500"],
-                                                ["C", "2", "gamma", "0.1", "0.7500"]]  # fmt: skip
+    assert [line.split() for line in lines] == [["C", "1", "gamma", "0.1", "0.85"],
+                                                ["C", "2", "gamma", "0.1", "0.75"]]  # fmt: skip
 
 
 def test_the_best_of_errors():

@@ -18,7 +18,6 @@ from cacore.explain.shapley import Game, interactions, values
 from cacore.svm.decision import Expansion
 
 Groups = Sequence[Sequence[int | str]]
-SAMPLE = 100  # rows of the background, if none are given
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from cacore.data.rows import Rows, csr, in_memory, is_csr, is_sparse
 from cacore.data.standardize import SCORES, Standardizer
 from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
+from cacore.io import training_rows
 from cacore.io.native import created, is_link, lies_here, write_rows
 from cacore.io.stream import BLOCK, MARK, check_seal, seal, unchanging
 
@@ -132,6 +133,7 @@ STANDARDIZER: dict[str, Any] = {
 
 SCHEMA = "cakernels-model/1"
 _PIECE = 30_000  # letters per attribute; JSON has ASCII alone
+_LONG = ("columns", training_rows.NAME)  # entries of a model's `source` with attributes of their own
 
 Model = TypeVar("Model")
 
@@ -387,27 +389,30 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
 
 
 def _texts(attributes: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The file's attributes of text: the model's attributes, and the names of its columns in pieces.
+    """The file's attributes of text: the model's attributes, and the long entries of its source in pieces.
 
     HDF5 holds at most 64 KiB in an attribute, which the names of many columns exceed.
     """
     source = dict(attributes.get("source", {}))
-    names = json.dumps(source.pop("columns")) if "columns" in source else ""
-    yield "attributes", json.dumps({**attributes, "source": source} if names else attributes)
-    for piece, lo in enumerate(range(0, len(names), _PIECE)):
-        yield f"columns {piece}", names[lo : lo + _PIECE]
+    texts = {name: json.dumps(source.pop(name)) for name in _LONG if name in source}
+    yield "attributes", json.dumps({**attributes, "source": source} if texts else attributes)
+    for name, text in texts.items():
+        for piece, lo in enumerate(range(0, len(text), _PIECE)):
+            yield f"{name} {piece}", text[lo : lo + _PIECE]
 
 
 def _attributes(file: h5py.File) -> dict[str, Any]:
-    """The model's attributes, with the names of its columns in `source`, if it has any."""
+    """The model's attributes, with the long entries of its `source`, if it has any."""
     attributes: dict[str, Any] = json.loads(file.attrs["attributes"])
     require(isinstance(attributes, dict), "its attributes are not an object")
-    pieces: list[str] = []
-    while f"columns {len(pieces)}" in file.attrs:
-        pieces.append(str(file.attrs[f"columns {len(pieces)}"]))
-    if pieces:
-        require(isinstance(attributes.get("source"), dict), "its source is not an object")
-        attributes["source"]["columns"] = json.loads("".join(pieces))
+    for name in _LONG:
+        pieces: list[str] = []
+        while f"{name} {len(pieces)}" in file.attrs:
+            pieces.append(str(file.attrs[f"{name} {len(pieces)}"]))
+        if pieces:
+            require(isinstance(attributes.get("source"), dict), "its source is not an object")
+            attributes["source"][name] = json.loads("".join(pieces))
+            require(isinstance(attributes["source"][name], dict), f"its {name} are not an object")
     return attributes
 
 

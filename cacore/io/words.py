@@ -8,6 +8,7 @@ that arrive block by block, labels of one class against the rest are +1 and -1.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,26 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def number(value: float, digits: int = 3) -> str:
+    """Text of a number with so many significant digits: 0.045, 51,500, 2.9e7; more of a share near 1."""
+    size = abs(value)
+    if not (math.isfinite(value) and value):
+        return "0" if value == 0 else str(value)
+    if 0.9 < size < 1.0:  # an R^2 or an accuracy, of which the distance to 1 is what counts
+        digits = max(digits + 1, min(6, math.ceil(-math.log10(1.0 - size)) + 1))
+    rounded = float(f"{value:.{digits - 1}e}")
+    if not _PLAIN[0] <= size < _PLAIN[1]:
+        mantissa, exponent = f"{rounded:.{digits - 1}e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    text = f"{rounded:,.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: float) -> str:
+    """Text of a share in per cent: "98.65 %"."""
+    return f"{100 * share:.2f} %"
+
+
 def amount(size: float) -> str:
     """Number of bytes with its unit: "697 kB"."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -70,6 +91,9 @@ def amount(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:,.3g} TB"
+
+
+_PLAIN = (1e-4, 1e7)  # sizes of numbers that are written without a power of ten; legible, not measured
 
 
 def first_values(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:

@@ -42,6 +42,7 @@ _TEST_SHARE = 16
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 
+_NEW_ROWS = "test the model on other rows"
 # Folder from which a job was submitted, by the variables of Slurm, PBS and LSF.
 _SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 
@@ -118,6 +119,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     if checkpoint is not None and not job.quiet:
         checkpoint.tell = _tell
     compiled_ahead(lambda: family.warm_up(this_run), comm, not job.quiet)
+    from cacore.io import training_rows
     from cacore.machine.clock import ctrl_c_waits
     from cacore.run import reading, report
 
@@ -126,7 +128,8 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         options = replace(options, memory_limit=limit, **progress)
         this_run = replace(this_run, options=options)
         columns, chosen = rows.columns, rows.chosen
-        n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
+        n_train, d = rows.n, rows.X.shape[1]
+        source = {"base": rows.base, "sparse": is_sparse(rows.X), **training_rows.of(rows, comm)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source, **job.arrays.remembered}
         overlap, tested = _tested(family, fitted.model, test, comm, limit)
@@ -237,7 +240,8 @@ class _Out:
 
     def table(self) -> None:
         with printing():
-            _show(self.run.job, self.document, self.family.lines(self.document))
+            trained = self.fitted.model.source["training"]
+            _show(self.run.job, self.document, self.family.lines(self.document), trained)
             if self.run.job.verbose:
                 say(*self.family.details(self.document))
 
@@ -326,19 +330,24 @@ def predict(
         if comm.rank == 0:
             _report(job, document)
             with redirect_stdout(sys.stderr if job.output == STDOUT else sys.stdout), printing():
-                _show(job, document)
+                _show(job, document, (), model.source.get("training", {}))
 
 
 def _answered(model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int) -> Report:
     """Read the rows, predict them and write the predictions; the report. Collective."""
-    from cacore.io import predictions
+    from cacore.io import predictions, training_rows
     from cacore.run import reading, report
 
     rows = reading.read_to_predict(job, comm, model, limit, *family.targets(model))
     notes = reading.notes(None, rows, job.data)
     answer = family.answer(model, rows, job, comm)
     metrics = {} if rows.y is None else answer.metrics(rows, comm)
+    repeated, exact = training_rows.trained_on(model.source, rows, comm)
+    if repeated:
+        about = "" if exact else "about "
+        notes.append(f"{about}{repeated:,} of {rows.n:,} rows trained the model, which flatters the error: {_NEW_ROWS}")
     data = {"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]}
+    data |= {"overlap": repeated} if repeated else {}
     fields = {
         "params": {"model": str(job.model), **model.described()}, "metrics": metrics,
         "intervals": answer.intervals(rows, comm), "probability": answer.probability(rows, metrics, comm),
@@ -385,11 +394,11 @@ def _check_rows(arrays: Arrays, *paths: Path | None, comm: Communicator) -> None
                     text.kind(path)
 
 
-def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
+def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]], trained: Report) -> None:
     if not job.quiet:
         from cacore.run import report
 
-        report.show(document, lines)
+        report.show(document, lines, trained)
 
 
 def _report(job: Job, document: Report) -> None:

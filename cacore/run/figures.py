@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import amount, counted, short
+from cacore.io.words import amount, counted, number, short
 from cacore.metrics import ERRORS
 from cacore.terminal import escaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
@@ -104,6 +105,19 @@ def svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
+def plain(axis: Axis) -> None:
+    """Label an axis with numbers such as 51,500, or 1.25e9, without a power or an offset apart; at most six labels."""
+    from matplotlib.ticker import MaxNLocator
+
+    def label(x: float, place: float) -> str:
+        step = min(np.diff(axis.get_majorticklocs()), default=abs(x)) or 1.0
+        digits = math.floor(math.log10(max(abs(x), step) / step)) + 2  # those that tell neighbours apart
+        return number(x if abs(x) > 1e-9 * step else 0.0, digits)
+
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(label)
+
+
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f}" if value >= 1e8 else f"{value / 1e6:.3g}"
 
@@ -158,7 +172,7 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
     panel.barh(places, outside, left=inside, color="tab:blue", label="the rest: computing")
     for place, part, total in zip(places, inside, inside + outside, strict=True):
         share = f", {part / total:.1%} in MPI" if total > 0 else ""
-        panel.text(total, place, f" {total:.3g} s{share}", va="center", fontsize=8)
+        panel.text(total, place, f" {number(total)} s{share}", va="center", fontsize=8)
     panel.set_yticks(places, titles)
     panel.invert_yaxis()
     panel.margins(x=0.3)
@@ -187,6 +201,7 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
     middle.plot(errors, "o-", color="tab:gray")
     middle.plot(described["round"], errors[described["round"]], "o", color="tab:orange", label="kept")
     middle.set(xlabel="round", ylabel="error on validation rows", title="Rounds", xticks=range(len(errors)))
+    plain(middle.yaxis)
     middle.legend()
     if full:
         M = root @ root
@@ -219,7 +234,7 @@ def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], cl
     error = 2 * np.sqrt(np.maximum(observed * (1 - observed), 0.25 / rows) / rows)
     upper.errorbar(predicted, observed, error, fmt="o-", color="tab:blue", capsize=2, label="test rows, two errors")
     what = "the second class" if classes == 2 else "the likeliest class"
-    scores = f"log loss {described['log_loss']:.4g}, Brier score {described['brier']:.4g}"
+    scores = f"log loss {number(described['log_loss'])}, Brier score {number(described['brier'])}"
     upper.set(ylabel="share that came true", ylim=(-0.02, 1.02))
     upper.set_title(f"Probabilities of {what}, {described['form']}:\n{scores}", fontsize=9)
     upper.legend(fontsize=8)
@@ -253,7 +268,8 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
     for panel in panels[len(maps) :]:
         panel.set_axis_off()
     beyond = "max" if columns.smaller else "min"
-    figure.colorbar(image, ax=list(panels[: len(maps)]), extend=beyond, label=columns.title)
+    bar = figure.colorbar(image, ax=list(panels[: len(maps)]), extend=beyond, label=columns.title)
+    plain(bar.ax.yaxis)
     legend = ["hatched: ended early, mean of the folds tried"] if any(cells.ended.any() for cells in maps) else []
     legend += ["empty: no solution"] if any(np.isnan(cells.scores[~cells.ended]).any() for cells in maps) else []
     figure.supxlabel("; ".join(legend + ["framed: the best"] * columns.single), fontsize=7)
@@ -276,7 +292,7 @@ def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: flo
     colours = "viridis_r" if columns.smaller else "viridis"
     image = panel.imshow(drawn, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
     for i, j in np.argwhere(~np.isnan(drawn)):
-        text = f"{drawn[i, j]:.4g}" if columns.smaller else f"{drawn[i, j]:.3f}"
+        text = number(drawn[i, j]) if columns.smaller else f"{drawn[i, j]:.3f}"
         colour = "w" if cells.scores[i, j] < 0.5 * (low + top) else "k"
         panel.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
         if cells.ended[i, j]:
@@ -284,8 +300,8 @@ def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: flo
     if columns.single:
         for i, j in np.argwhere(~cells.ended & (cells.scores == top))[:1]:
             panel.add_patch(_outline(i, j, edgecolor="tab:red", linewidth=2))
-    panel.set_xticks(range(len(cells.xs)), [f"{value:.4g}" for value in cells.xs], rotation=45, ha="right")
-    panel.set_yticks(range(len(cells.ys)), [f"{value:.4g}" for value in cells.ys])
+    panel.set_xticks(range(len(cells.xs)), [number(value) for value in cells.xs], rotation=45, ha="right")
+    panel.set_yticks(range(len(cells.ys)), [number(value) for value in cells.ys])
     return image
 
 
@@ -331,6 +347,7 @@ def curve(x: Sequence[float], errors: Sequence[float], sides: tuple[str, str], b
     panel.plot(x, errors, "o-", color="tab:blue")
     panel.plot(x[best], errors[best], "o", mfc="none", mec=_ORANGE, ms=13, mew=2)
     panel.set(xlabel=sides[0], ylabel=sides[1], xscale="log" if log else "linear")
+    plain(panel.yaxis)
     return figure
 
 
@@ -341,6 +358,8 @@ def residuals(true: Sequence[float], predicted: Sequence[float]) -> Figure:
     panel.axhline(0.0, color="0.6", lw=1)
     panel.plot(predicted, np.subtract(true, predicted), ".", ms=4, color="tab:blue", alpha=0.5, mew=0)
     panel.set(xlabel="predicted", ylabel="true - predicted")
+    plain(panel.xaxis)
+    plain(panel.yaxis)
     return figure
 
 
@@ -368,6 +387,7 @@ def numbered(values: Sequence[float], xlabel: str, ylabel: str) -> Figure:
     panel.bar(np.arange(len(values)) + (xlabel == "part"), values, width=0.85, color="tab:blue")
     panel.set(xlabel=xlabel, ylabel=ylabel)
     panel.locator_params(axis="x", integer=True)
+    plain(panel.yaxis)
     return figure
 
 
@@ -419,8 +439,7 @@ def race(trainings: Sequence[Row], params: Mapping[str, Any]) -> Figure:
         axes.plot(failed, [1.03] * len(failed), "x", clip_on=False, transform=above, **style)
     error = (name if smaller_is_better else f"1 - {name}").replace("_", " ")
     figure.suptitle(_title(error, len(trainings), chosen), x=0.02, ha="left", fontsize=12)
-    if any(row["error"] >= 1e3 for row in good):
-        axes.yaxis.set_major_formatter("{x:,.0f}")
+    plain(axes.yaxis)
     axes.set_xlim(left=0.0)
     axes.set_xlabel("seconds since the start", fontsize=12)
     axes.tick_params(labelsize=11)
@@ -485,8 +504,12 @@ def _trainings(axes: Axes, good: Sequence[Row], chosen: Sequence[str]) -> None:
     best = np.minimum.accumulate(errors[order])
     axes.step(ended[order], np.minimum(best, top), where="post", color=_GREY, lw=1.5, label="best so far", zorder=2)
     _marks(axes, good, ended, heights)
-    chosen_places = [max((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: good[i]["rows"])
-             for name in chosen if name in names]  # fmt: skip
+    chosen_places = [i for i, row in enumerate(good) if row.get("chosen")]
+    if not chosen_places:  # the report of an earlier version
+        chosen_places = [
+            max((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: good[i]["rows"])
+            for name in chosen if name in names
+        ]  # fmt: skip
     if chosen_places:
         axes.plot(
             ended[chosen_places],

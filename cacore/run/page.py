@@ -1,7 +1,8 @@
 """Page of one or several runs: one HTML file, which needs neither scripts nor a network.
 
 Every text is escaped. Pictures are those of :mod:`cacore.run.figures`, as SVG in the page; in dark mode the page's
-style sheet inverts their brightness. A section takes a report and returns pictures and tables, or nothing.
+style sheet inverts their brightness, but for maps, whose colours mean numbers. A section takes a report and returns
+pictures and tables, or nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.files import replacing
-from cacore.io.words import amount, counted, printable
+from cacore.io.words import amount, counted, number, printable
 from cacore.metrics import recalls
 from cacore.run import figures, report
 from cacore.run.report import Report, as_text, class_names
@@ -57,7 +58,9 @@ def joined(content: tuple[str, ...] | list[str]) -> Markup:
 
 def figure(drawing: Figure, title: str, *caption: str) -> Markup:
     """A picture with its caption; `title` is read aloud, and shown under the pointer."""
-    image = Markup(figures.svg(drawing).replace(">", f' role="img">{element("title", title)}', 1))
+    picture = figures.svg(drawing)
+    kind = ' class="map"' if "<image" in picture else ""  # colours, which dark mode may not turn round
+    image = Markup(picture.replace(">", f' role="img"{kind}>{element("title", title)}', 1))
     return element("figure", image, element("figcaption", joined(caption)))
 
 
@@ -70,7 +73,7 @@ _NO_SETTING = ("folds", "ended", "why", "seconds", "rows", "candidate", "score")
 
 def seconds(value: float) -> str:
     """Text of a time."""
-    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+    return f"{number(value)} s"
 
 
 def table(head: tuple[str, ...], lines: list[tuple[object, ...]]) -> Markup:
@@ -206,7 +209,7 @@ def time(report: Report) -> Iterator[Markup]:
                      "Phase wait is for slower ranks.")  # fmt: skip
     busy = report["solver"].get("busy_seconds") or []
     if report["ranks"] > 1 and len(busy) > 1:
-        imbalance = f"the busiest: {report['solver']['imbalance']:.3g} times the mean."
+        imbalance = f"the busiest: {number(report['solver']['imbalance'])} times the mean."
         drawing = figures.numbered(busy, "rank", "seconds")
         yield figure(drawing, "Seconds at work", f"Seconds of each rank at work; {imbalance}")
 

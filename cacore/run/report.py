@@ -21,11 +21,11 @@ from cacore import __version__
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import counted, printable
+from cacore.io.words import counted, number, percent, printable
 from cacore.machine import memory, threads
 from cacore.machine.threads import cpu_name
 from cacore.metrics import recalls
-from cacore.terminal import CellLines, show_table
+from cacore.terminal import CellLines, say_wrapped, show_table
 
 Report: TypeAlias = dict[str, Any]  # a report, or some of its fields, by name
 
@@ -211,10 +211,55 @@ def plain(value: object) -> Any:
     return value
 
 
-def show(report: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
-    """Print a short table of the report, with a family's own lines, and its notes below."""
+def show(report: Report, lines: Iterable[tuple[str, str]] = (), trained: Report | None = None) -> None:
+    """Print the verdict, then a short table of the report, with a family's own lines, and its notes below.
+
+    `trained` is what the model's file says of its training.
+    """
+    say_wrapped(verdict(report, trained or {}))
     notes = (("note", note) for note in report["notes"])
     show_rows(f"{report['method']} on {printable(report['data']['path'])}", [*rows(report, lines), *notes])
+
+
+def verdict(report: Report, trained: Report) -> str:
+    """The error in one line, beside that of a constant, and the rows that it is an error of."""
+    if report["metrics"]:
+        repeated = report["data"].get("overlap", 0)
+        remark = f", of which {repeated:,} trained the model" if repeated else ""
+        return scores_text(report["metrics"], f"{report['data']['n_test']:,} test rows{remark}")
+    if "error" in trained:
+        where = "DATA has no targets" if report["method"] == "predict" else "there are no test rows"
+        return f"{score_text(trained['error'])}; {where}"
+    return "error unknown: there are no rows with targets to test the model on"
+
+
+def score_text(error: Report) -> str:
+    """Text of the `score` and `value` of a model's error in its file; a mean squared error as its root."""
+    name, value = error["score"].replace("_", " "), float(error["value"])
+    if name.startswith(_SQUARED):
+        name, value = f"rmse{name.removeprefix(_SQUARED)}", math.sqrt(max(value, 0.0))
+    first, _, rest = name.partition(" on ")
+    text = percent(value) if first.endswith("accuracy") else number(value)
+    return f"{first} {text}" + (f" on {rest}" if rest else "")
+
+
+_SQUARED = "mean squared error"
+
+
+def scores_text(metrics: Report, rows: str) -> str:
+    """Text of the most important metric, on these `rows`, beside that of the mean or the most frequent class."""
+    if metrics.get("rmse") is not None:
+        text, r2 = f"rmse {number(metrics['rmse'])} on {rows}", metrics.get("r2")
+        if r2 is None or not math.isfinite(r2):
+            return text
+        mean = f"; rmse of the mean: {number(metrics['rmse'] / math.sqrt(1.0 - r2))}" if r2 < 1.0 else ""
+        return f"{text}; R^2 {number(r2)}{mean}"
+    if "confusion" in metrics:
+        counts = [sum(row) for row in metrics["confusion"]]
+        frequent = percent(max(counts, default=0) / max(1, sum(counts)))
+        return f"accuracy {percent(metrics['accuracy'])} on {rows}; the most frequent class alone: {frequent}"
+    numbers = [(name, value) for name, value in metrics.items() if isinstance(value, float)]
+    return "; ".join(f"{name.replace('_', ' ')} {number(value)} on {rows}" for name, value in numbers[:1])
 
 
 def rows(report: Report, lines: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[str, str]]:
@@ -255,7 +300,7 @@ def _errors(report: Report) -> Iterator[tuple[str, str]]:
         yield f"{name} without overlap", value
 
 
-def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _metrics(metrics: Report) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
         if name == "confusion":
             yield from confusion_rows(metrics)
@@ -263,12 +308,13 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), as_text(value)
 
 
-def class_names(metrics: Mapping[str, Any]) -> list[str]:
-    """Names of the classes of a confusion matrix: the labels, or numbers from 1 in a report without them."""
-    return [printable(name) for name in metrics.get("classes") or range(1, len(metrics["confusion"]) + 1)]
+def class_names(metrics: Report) -> list[str]:
+    """Names of the classes of a confusion matrix: the labels; -1 and 1 of outliers; or numbers from 1."""
+    unnamed = (-1, 1) if "outliers" in metrics else range(1, len(metrics["confusion"]) + 1)
+    return [printable(name) for name in metrics.get("classes") or unnamed]
 
 
-def confusion_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def confusion_rows(metrics: Report) -> Iterator[tuple[str, str]]:
     """Names and texts of the rows for a confusion matrix, of few classes, and for recalls, in 80 columns."""
     matrix, names = metrics["confusion"], [name[:_NAME] for name in class_names(metrics)]
     if len(matrix) <= _MATRIX:
@@ -299,10 +345,10 @@ def _data(data: Report) -> Iterator[tuple[str, str]]:
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
     yield "rows", f"{rows}, {data['n_features']} features"
     if "target" in data:
-        yield "target", _target(data["target"])
+        yield "target", target_text(data["target"])
 
 
-def _target(target: Report) -> str:
+def target_text(target: Report) -> str:
     """The target column that the user did not name, with its classes or its range, and how to choose another."""
     values = f"{target['classes']:,} classes" if "classes" in target else "{:g} to {:g}".format(*target["range"])
     if "values" in target:
@@ -314,7 +360,7 @@ def _metric(metric: Report) -> str:
     shares = metric["importances"]
     first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
     names = metric.get("names", range(len(shares)))
-    important = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
+    important = ", ".join(f"{names[k]} ({number(shares[k])})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
     return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {important}"
 
@@ -339,7 +385,7 @@ def _listed(values: Mapping[str, object]) -> str:
 def as_text(value: object) -> str:
     """A number or another value as tables show it."""
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
+        return number(value)
     if isinstance(value, list):
         return ", ".join(map(as_text, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

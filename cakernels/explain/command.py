@@ -23,7 +23,7 @@ from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.explanation import Explanation
 from cacore.files import printing
-from cacore.io.words import counted
+from cacore.io.words import counted, number
 from cacore.learn.method import flags, same_command
 from cacore.learn.options import add_options, argument, from_arguments, option
 from cacore.run.command import check_files
@@ -51,7 +51,8 @@ class Explaining(Job):
         checks.path, short="-o", metavar="OUT.csv",
     )  # fmt: skip
     background: Path | None = option(
-        None, "rows over which the answer without a feature is averaged, up to 100 of them (default: of DATA); absent: "
+        None, "rows over which the answer without a feature is averaged, up to 100 of them (default: training "
+        "rows that the model's file holds, or else of DATA); absent: "
         "the kernel's factor of a feature that is absent is 1", checks.path, metavar="DATA",
     )  # fmt: skip
     groups: str | None = option(
@@ -134,9 +135,9 @@ def _check(job: Explaining, comm: Communicator) -> None:
 def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, Dataset]:
     """The explanation of this rank's rows, the model, and the rows; collective."""
     from cacore.explain.shapley import warm_up
+    from cacore.io.training_rows import sampled
     from cacore.run import reading
     from cakernels.families import load_with_family
-    from partition.explain import sampled
 
     model, family = load_with_family(job.model, comm)
     targets = family.targets(model)
@@ -225,8 +226,8 @@ def _table(names: tuple[str, ...], importances: NDArray[np.float64], n: int) -> 
     """Lines with the mean |value| of the most important features."""
     order = np.argsort(-importances, kind="stable")[:_SHOWN]
     width = max(len(names[j]) for j in order)
-    lines = [f"mean |value| over {n:,} rows"]
-    lines += [f"  {names[j]:<{width}}  {importances[j]:.4g}" for j in order]
+    lines = [f"mean |value| over {counted(n, 'row')}"]
+    lines += [f"  {names[j]:<{width}}  {number(importances[j])}" for j in order]
     if len(names) > len(order):
         lines.append(f"  and {len(names) - len(order)} further features, of less importance")
     return lines
@@ -265,8 +266,9 @@ def drawn(explanation: Explanation, importances: NDArray[np.float64]) -> Figure:
         else:
             _swarm(axes, values[:, order, k], _levels(explanation, order))
         axes.set_yticks(range(len(order)), [explanation.players[j] for j in order], fontsize=11)
-        start = f", from {base[0, k]:.4g}" if len(values) == 1 else ""
+        start = f", from {number(base[0, k])}" if len(values) == 1 else ""
         axes.set_xlabel(f"what the feature adds to {explanation.outputs[k]}{start}", fontsize=11)
+        figures.plain(axes.xaxis)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
     figure.suptitle(f"Shapley values; {counted(len(values), 'row')}", x=0.02, ha="left", fontsize=12)
@@ -304,7 +306,13 @@ def _bars(axes: Axes, values: NDArray[np.float64]) -> None:
     axes.barh(range(len(values)), values, color=[_UP if amount > 0 else _DOWN for amount in values], height=0.6)
     for line, value in enumerate(values):
         style: dict[str, Any] = {"va": "center", "ha": "left" if value > 0 else "right", "fontsize": 10}
-        axes.annotate(f"{value:+.3g}", (value, line), (4 if value > 0 else -4, 0), textcoords="offset points", **style)
+        axes.annotate(
+            f"{'+' if value > 0 else ''}{number(value)}",
+            (value, line),
+            (4 if value > 0 else -4, 0),
+            textcoords="offset points",
+            **style,
+        )
     axes.margins(x=0.2)
 
 

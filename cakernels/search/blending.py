@@ -26,7 +26,7 @@ from cakernels.search.candidates import Candidate, first, load_trainers
 from cakernels.search.data import FOLDS, GROUPS, REGRESSION, Data, Split
 from cakernels.search.race import Race
 from cakernels.search.rivals import TREES, rivals_of
-from cakernels.search.scores import Score
+from cakernels.search.scores import SCORES, Score
 from cakernels.search.trial import CLOSE, FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Terminated, Trial
 
 if TYPE_CHECKING:
@@ -278,6 +278,11 @@ class Found:
     held_out : dict
         Predictions of the best candidate for the held-out rows: "confusion" and "classes"; or numbers, see
         :func:`cacore.metrics.predicted_and_true`. Empty for several targets, and if no rows were held out.
+    validation : dict
+        Number of "rows" that were held out and, of a regression, their "r2": 1 less the ratio of the squared errors of
+        the best candidate and of the mean target. Empty if no rows were held out.
+    chosen : list of Trial
+        The trials of the candidates, in their order; none if no rows were held out.
     """
 
     estimators: list[BaseEstimator]
@@ -294,6 +299,8 @@ class Found:
     notes: list[str] = field(default_factory=list)
     at_grid_end: list[dict[str, float]] = field(default_factory=list)
     held_out: dict[str, object] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    chosen: list[Trial] = field(default_factory=list)
 
     @property
     def trees_ahead(self) -> str:
@@ -424,8 +431,24 @@ def _result(
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
         {rival.name: (race.error_of(rival), rival.seconds) for rival in race.rivals}, notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
-        held_out=_held_out(race, best),
+        held_out=_held_out(race, best), validation=_validation(race, best),
+        chosen=[mixed.trials[i] for i in order],
     )  # fmt: skip
+
+
+def _validation(race: Race, best: Trial) -> dict[str, float]:
+    """Number of the rows that judge, and the R^2 of the best candidate on them; collective."""
+    validation = race.validation_rows
+    mine = int(np.count_nonzero(validation))
+    with race.comm.uncounted():
+        facts: dict[str, float] = {"rows": int(race.comm.allreduce(np.array([mine]))[0])}
+    if race.data.task == REGRESSION:
+        of_mean = race.baseline.predicted(mine)
+        error, constant = (SCORES["rmse"].error(race.data, validation, values, race.comm)
+                           for values in (np.asarray(best.predicted), of_mean))  # fmt: skip
+        if 0.0 < constant < math.inf and math.isfinite(error):
+            facts["r2"] = 1.0 - (error / constant) ** 2
+    return facts
 
 
 def _held_out(race: Race, best: Trial) -> dict[str, object]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.labels import class_codes
+from cacore.io.words import number, percent
 from cacore.metrics import ERRORS
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 
@@ -150,7 +151,7 @@ class Score:
 
     def text(self, value: float) -> str:
         """Text of a :meth:`value`, in per cent for a share of right labels."""
-        return f"{100 * value:.2f} %" if self.by_labels else f"{value:.4g}"
+        return percent(value) if self.by_labels else number(value)
 
     def formatted(self, error: float) -> str:
         """Text of the score with this error."""

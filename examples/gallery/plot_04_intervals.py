@@ -16,11 +16,17 @@ x = np.sort(rng.uniform(0, 10, 4000))
 y = np.sin(x) + (0.03 + 0.06 * x) * rng.normal(size=len(x))
 train = rng.permutation(len(x))[:3000]
 new = np.setdiff1d(np.arange(len(x)), train)
-model = BKRR2(n_parts=6, calibrate=0.2, random_state=0).fit(x[train, None], y[train])
+model = BKRR2(n_parts=6, calibrate=0.2, random_state=0).fit(
+    x[train, None], y[train]
+)
 
-figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+figure, panels = plt.subplots(
+    1, 2, figsize=(10, 4), sharey=True, layout="constrained"
+)
 for panel, adaptive in zip(panels, (None, "parts"), strict=True):
-    lower, upper = model.predict_interval(x[new, None], coverage=0.9, adaptive=adaptive)
+    lower, upper = model.predict_interval(
+        x[new, None], coverage=0.9, adaptive=adaptive
+    )
     inside = (lower <= y[new]) & (y[new] <= upper)
     panel.plot(x[new], y[new], ".", color="0.5", ms=3)
     panel.fill_between(x[new], lower, upper, color="#2166ac", alpha=0.25)
@@ -28,7 +34,9 @@ for panel, adaptive in zip(panels, (None, "parts"), strict=True):
     halves = [inside[x[new] < 5].mean(), inside[x[new] >= 5].mean()]
     name = "one width" if adaptive is None else "adaptive, by parts"
     panel.set_title(
-        f"{name}: 90 % asked\n{halves[0]:.1%} inside on the left, {halves[1]:.1%} on the right", fontsize=10
+        f"{name}: 90 % asked\n"
+        f"{halves[0]:.1%} inside on the left, {halves[1]:.1%} on the right",
+        fontsize=10,
     )
     panel.set(xlabel="x", ylabel="y")
 plt.show()

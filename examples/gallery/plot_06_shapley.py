@@ -19,7 +19,14 @@ order = np.argsort(found.importances())
 jitter = np.random.default_rng(0).uniform(-0.3, 0.3, len(found.values))
 figure, panel = plt.subplots(figsize=(8, 5), layout="constrained")
 for line, feature in enumerate(order):
-    dots = panel.scatter(found.values[:, feature], line + jitter, c=X[:200, feature], cmap="viridis", s=8, lw=0)
+    dots = panel.scatter(
+        found.values[:, feature],
+        line + jitter,
+        c=X[:200, feature],
+        cmap="viridis",
+        s=8,
+        lw=0,
+    )
 panel.axvline(0, color="0.7", zorder=0)
 panel.set_yticks(range(10), [found.players[feature] for feature in order])
 panel.set(xlabel="what the feature adds to the prediction")

@@ -19,9 +19,17 @@ pair = {"sigma": 3.0, "lam": 1e-5}
 models = {
     "exact": DKRR(**pair),
     "two levels, 8 parts": TwoLevelKRR(
-        n_parts=8, centers=300, coarse_sigma=4.0, coarse_lam=1e-6, random_state=0, **pair
+        n_parts=8,
+        centers=300,
+        coarse_sigma=4.0,
+        coarse_lam=1e-6,
+        random_state=0,
+        **pair,
     ),
-    **{f"BKRR2, {parts} parts": BKRR2(n_parts=parts, random_state=0, **pair) for parts in (2, 4, 8, 16)},
+    **{
+        f"BKRR2, {parts} parts": BKRR2(n_parts=parts, random_state=0, **pair)
+        for parts in (2, 4, 8, 16)
+    },
     "BKRR2, 8 parts, soft": BKRR2(n_parts=8, route="soft", random_state=0, **pair),
     "DC-KRR, 8 parts": DCKRR(n_parts=8, random_state=0, **pair),
 }
@@ -35,13 +43,27 @@ for name, model in models.items():
         seconds.append(time.perf_counter() - begun)
     seconds = min(seconds)
     error = np.sqrt(np.mean((model.predict(X[3200:]) - y[3200:]) ** 2))
-    panel.plot(seconds, error, "o", color="#2166ac" if name.startswith("BKRR2") else "#d95f02")
+    panel.plot(
+        seconds,
+        error,
+        "o",
+        color="#2166ac" if name.startswith("BKRR2") else "#d95f02",
+    )
     left = name.startswith("DC-KRR")
     place = (-6, -3) if left else (6, 6 if name == "BKRR2, 2 parts" else -10)
     panel.annotate(
-        name, (seconds, error), place, textcoords="offset points", fontsize=9, ha="right" if left else "left"
+        name,
+        (seconds, error),
+        place,
+        textcoords="offset points",
+        fontsize=9,
+        ha="right" if left else "left",
     )
 panel.axhline(0.5, color="0.7", linestyle="dashed")
-panel.set(xscale="log", xlabel="seconds to train, the best of three", ylabel="RMSE on 800 new rows; dashed: the noise")
+panel.set(
+    xscale="log",
+    xlabel="seconds to train, the best of three",
+    ylabel="RMSE on 800 new rows; dashed: the noise",
+)
 panel.margins(x=0.3)
 plt.show()

@@ -19,7 +19,9 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained"
 for route, color in (("nearest", "#d95f02"), ("soft", "#2166ac")):
     seconds, errors = [], []
     for parts in counts:
-        model = BKRR2(n_parts=parts, sigma=3.0, lam=1e-5, route=route, random_state=0)
+        model = BKRR2(
+            n_parts=parts, sigma=3.0, lam=1e-5, route=route, random_state=0
+        )
         begun = time.perf_counter()
         model.fit(X[:4000], y[:4000])
         seconds.append(time.perf_counter() - begun)

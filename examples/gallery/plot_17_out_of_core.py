@@ -27,7 +27,9 @@ with h5py.File(folder / "rows.h5", "w") as file:
 
 def memory(*words):
     """Seconds and MiB while the command runs, from Linux's table of processes."""
-    job = subprocess.Popen([sys.executable, "-m", "cakrr.bkrr2", "rows.h5", *words], cwd=folder)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "cakrr.bkrr2", "rows.h5", *words], cwd=folder
+    )
     begun, seen = time.perf_counter(), []
     while job.poll() is None:
         pages = int(Path(f"/proc/{job.pid}/statm").read_text().split()[1])
@@ -38,12 +40,20 @@ def memory(*words):
 
 options = ["--partitions", "240", "--sigma", "10", "--lambda", "1e-4", "--quiet"]
 figure, panel = plt.subplots(figsize=(8, 4.2), layout="constrained")
-for words, name, colour in (([], "rows in memory", "#d95f02"), (["--out-of-core"], "--out-of-core", "#2166ac")):
+for words, name, colour in (
+    ([], "rows in memory", "#d95f02"),
+    (["--out-of-core"], "--out-of-core", "#2166ac"),
+):
     seconds, used = memory(*options, *words)
-    panel.plot(seconds, used, color=colour, label=f"{name}: at most {used.max():.0f} MiB")
+    panel.plot(
+        seconds, used, color=colour, label=f"{name}: at most {used.max():.0f} MiB"
+    )
 size = (folder / "rows.h5").stat().st_size / 2**20
 panel.set(
-    xlabel="seconds", ylabel="MiB of the process", title=f"120,000 rows, a file of {size:.0f} MiB", ylim=(0, None)
+    xlabel="seconds",
+    ylabel="MiB of the process",
+    title=f"120,000 rows, a file of {size:.0f} MiB",
+    ylim=(0, None),
 )
 panel.legend(loc="lower right", frameon=False)
 plt.show()

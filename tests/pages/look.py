@@ -3,7 +3,8 @@
     python tests/pages/look.py CHROMIUM [--shots FOLDER] PAGE.html ...
 
 A page is opened at 400 pixels in light colours, and at 1,400 in dark ones. Wrong are messages of the console, requests
-to a network, requests that fail, pictures without content, and a page that is wider than its window. With ``--shots`` a
+to a network, requests that fail, pictures without content, texts outside their picture, code that is wider than its
+box, and a page that is wider than its window. With ``--shots`` a
 PNG of each is written, to be looked at.
 """
 
@@ -22,6 +23,18 @@ INSIDE = """() => {
     const wide = [...document.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > width + 1);
     found.push(`wider than ${width}: ` + wide.slice(0, 3).map(one => one.tagName + "." + one.className).join(", "));
   }
+  for (const picture of document.querySelectorAll("svg[role=img]")) {
+    const box = picture.getBoundingClientRect();
+    for (const text of picture.querySelectorAll("text")) {
+      const place = text.getBoundingClientRect();
+      if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 ||
+          place.bottom > box.bottom + 1)
+        found.push(`text outside its picture: ${text.textContent}`);
+    }
+  }
+  for (const code of document.querySelectorAll("pre"))
+    if (code.scrollWidth > code.clientWidth + 1)
+      found.push(`code wider than its box: ${code.textContent.slice(0, 40)}`);
   for (const one of document.images)
     if (one.complete && one.naturalWidth === 0) found.push(`no picture: ${one.getAttribute("src")}`);
   return found;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import re
@@ -113,6 +114,18 @@ def test_pages_of_classes_are_whole(docs):
         for one, (kind, text) in shown.items():
             assert kind or "".join(text).strip(), f"{name}: {one}"
             assert not pages._is_reference(" ".join(text)), f"{name}: {one}"
+
+
+def test_a_shared_description_stands_once(docs):
+    """Parameters that a docstring describes together are together on the page, too."""
+    pytest.importorskip("sphinx")
+    pages = importlib.import_module("class_pages")
+    kriging = pages.estimators()["Kriging"]
+    lines = inspect.cleandoc(kriging.__doc__).splitlines()
+    pages.whole(None, "class", "cakernels.Kriging", kriging, None, lines)
+    page = "\n".join(lines)
+    assert "range, sill, nugget : float or None, default None" in page
+    assert page.count("variance of independent noise") == 1
 
 
 @each(METHODS)
