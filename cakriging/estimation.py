@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -132,25 +133,31 @@ def _blocks(X: NDArray[np.float64], place: NDArray[np.int64], near: int, comm: C
 # Reasoned, not measured: a factorisation of 1,200 points takes 0.6 Gflop, Vecchia's approximation 26 Mflop.
 EXACT = 1200  # points up to which the likelihood is exact
 NEIGHBOURS = 40  # neighbours that each value is conditioned on beyond that
+_SUMMED = 256  # groups of rows whose sums are added up in one order, so that sums do not depend on the number of ranks
 
 
 class Likelihood:
     """The restricted likelihood of a sample; construction and calls are collective, with the same result on all ranks.
 
     Up to 1,200 points it is exact. Beyond, it is Vecchia's approximation: the product of each value's density given its
-    40 nearest earlier values. The order is random, so that there are neighbours at all distances.
+    `neighbours` nearest earlier values. The order is random, so that there are neighbours at all distances.
 
     Notes
     -----
     Exact: s^3/3 flops per evaluation, on every rank. Vecchia's: s m^3/3 flops, shared by the ranks, and one Allreduce
-    of (p + 1)^2 + 1 numbers.
+    of 256 ((p + 1)^2 + 1) numbers.
     """
 
-    def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
-        self.sample, self.kernel, self.taper, self.comm = sample, kernel, taper, comm
+    def __init__(
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS
+    ) -> None:
+        self.sample, self.kernel, self.taper, self.comm, self.m = sample, kernel, taper, comm, neighbours
         self.exact, self.evaluations = len(sample) <= EXACT, 0
-        self.mine = slice(*block_bounds(len(sample), comm.size, comm.rank))  # regressions that this rank computes
-        self._neighbours = None if self.exact else nearest_of_all(sample.X, NEIGHBOURS)
+        first, last = block_bounds(_SUMMED, comm.size, comm.rank)
+        self._groups = [block_bounds(len(sample), _SUMMED, group)[0] for group in range(first, last + 1)]
+        self._first = first
+        self.mine = slice(self._groups[0], self._groups[-1])  # regressions that this rank computes
+        self._neighbours = None if self.exact else nearest_of_all(sample.X, neighbours)
 
     def terms(self, length: float, noise: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Log-determinant of rho + D, and the Gram matrix of its whitened [F, y], shape (p + 1, p + 1)."""
@@ -168,8 +175,19 @@ class Likelihood:
             return 2.0 * float(np.log(np.diagonal(L)).sum()), white.T @ white
         white, variance = self.regressed(columns, noise, self._neighbours, correlation)
         white /= np.sqrt(variance)[:, None]
-        sums = self.comm.allreduce(np.append((white.T @ white).ravel(), np.log(variance).sum()))
+        products = (white[:, :, None] * white[:, None, :]).reshape(len(white), -1)
+        sums = self.added(np.column_stack([products, np.log(variance)]))
         return float(sums[-1]), sums[:-1].reshape(columns.shape[1], -1)
+
+    def added(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over all ranks' rows of `terms`, (m, c) for this rank's rows, with the same bits on any number of ranks.
+
+        Collective. The search for parameters would otherwise take other steps on other numbers of ranks.
+        """
+        sums = np.zeros((_SUMMED, terms.shape[1]))
+        for group, (lo, hi) in enumerate(pairwise(self._groups), self._first):
+            sums[group] = terms[lo - self.mine.start : hi - self.mine.start].sum(axis=0)
+        return np.asarray(self.comm.allreduce(sums).sum(axis=0))
 
     def regressed(
         self, columns: NDArray[np.float64], noise: NDArray[np.float64], neighbours: NDArray[np.int32],
@@ -227,12 +245,14 @@ class LeftOutBlocks(Likelihood):
     Notes
     -----
     Per evaluation: one evaluation of the likelihood, for the drift, and s m^3/3 flops for s points with m = 40
-    neighbours, divided among the ranks. One Allreduce of 2 numbers.
+    neighbours, divided among the ranks. One Allreduce of 512 numbers.
     """
 
-    def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
-        super().__init__(sample, kernel, taper, comm)
-        self.nearest = nearest_of_other_blocks(sample.X, NEIGHBOURS)
+    def __init__(
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS
+    ) -> None:
+        super().__init__(sample, kernel, taper, comm, neighbours)
+        self.nearest = nearest_of_other_blocks(sample.X, neighbours)
 
     def __call__(self, length: float, sill: float | None, nugget: float, ratio: float | None) -> tuple[float, float]:
         """Minus twice the sum of the logarithms of the left-out values' densities, and the sill.
@@ -247,7 +267,7 @@ class LeftOutBlocks(Likelihood):
         residual = y - self.sample.F @ drift_of(gram) if len(gram) > 1 else y
         correlation = Correlation(self.kernel.with_sigma(length), self.taper)
         errors, variance = self.regressed(residual[:, None], noise, self.nearest, correlation)
-        sums = self.comm.allreduce(np.array([np.log(variance).sum(), (errors[:, 0] ** 2 / variance).sum()]))
+        sums = self.added(np.column_stack([np.log(variance), errors[:, 0] ** 2 / variance]))
         return deviance(len(y), float(sums[0]), float(sums[1]), sill if ratio is None else None)
 
 
@@ -412,8 +432,9 @@ class _Search:
 
 
 def estimate(
-    sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood"
-) -> Estimate:
+    sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood",
+    neighbours: int = NEIGHBOURS,
+) -> Estimate:  # fmt: skip
     """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; collective.
 
     A grid of 15 ranges and ratios first, then Nelder and Mead's simplex on the logarithms.
@@ -423,7 +444,7 @@ def estimate(
     InputError
         On all ranks: the covariance is singular for all parameters tried.
     """
-    criterion = CRITERIA[by](sample, kernel, taper, comm)
+    criterion = CRITERIA[by](sample, kernel, taper, comm, neighbours)
     best = _Search(criterion, fixed).run()
     with comm.agreed():
         if not math.isfinite(best.loglikelihood):

@@ -56,13 +56,17 @@ class Kriging(Loaded, Regressing):
         True if coordinates are longitude and latitude in degrees: distances are chords of the Earth in km.
     average : bool
         True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
-    solver : {"auto", "cholesky", "cg"}
-        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "auto": "cholesky"
-        up to 4,096 points.
+    neighbours : int or None
+        Nearest points that determine each prediction, by kriging in a moving window; values are conditioned on as many
+        earlier ones for the estimates and the drift (Vecchia's approximation). None: `solver` decides.
+    solver : {"auto", "cholesky", "cg", "neighbours"}
+        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "neighbours": 60
+        neighbours. "auto": "cholesky" up to 4,096 points, then "cg" if the covariance ends, or can be cut, within about
+        1,000 near points, and otherwise "neighbours".
     tol : float
         Relative residual of "cg". A kernel without compact support is cut where this changes the solution by less.
     neighbors : int
-        Nearest points per point in the preconditioner; local standard deviations use twice as many.
+        Nearest points per point in the preconditioner of "cg"; its local standard deviations use twice as many.
     random_state : int, RandomState or None
         Seed of the random order of the points.
     comm : mpi4py communicator or None
@@ -87,7 +91,7 @@ class Kriging(Loaded, Regressing):
     n_iter_ : int
         Iterations of "cg".
     residual_ : float
-        Relative residual of the solution.
+        Relative residual of the solution; NaN for "neighbours", which solves a small system per place.
     solver_ : dict
         Facts about the solution: pairs of near points, entries of the preconditioner, halo.
 
@@ -121,6 +125,7 @@ class Kriging(Loaded, Regressing):
     angle: float = 0.0
     geographic: bool = False
     average: bool = False
+    neighbours: int | None = None
     solver: str = "auto"
     tol: float = 1e-6
     neighbors: int = 30

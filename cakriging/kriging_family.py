@@ -144,8 +144,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
     def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield the lines of the printed table about the solution."""
         solution = report["solver"]
-        iterations, residual = solution["iterations"][0], solution["residual"][0]
-        text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
+        if "residual" in solution:
+            iterations, residual = solution["iterations"][0], solution["residual"][0]
+            text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
+        else:
+            text = f"neighbours: each place from its {solution['neighbours']} nearest points"
         if "pairs_per_point" in solution:
             storage = "kept" if solution["pairs_kept"] else "computed again in every product"
             text += f"; {solution['pairs_per_point']:.1f} near points per point, {storage}"
@@ -167,9 +170,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         if options.grid is not None:
             count = Grid.of(options.grid).count
             kind = fitted.model.variance_of(count)
-            how = (
-                "exact" if kind == "exact" else f"local: of the {2 * options.neighbors} nearest points, a little larger"
-            )
+            nearest = fitted.model.window or 2 * options.neighbors
+            how = "exact" if kind == "exact" else f"local: of the {nearest} nearest points, a little larger"
             notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
         return notes
 

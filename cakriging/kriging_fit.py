@@ -20,12 +20,13 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.learn.method import Method
 from cacore.machine import memory, threads
-from cakriging.estimation import Estimate, Parameters, Sample, Variogram, estimate, in_words
+from cakriging.estimation import NEIGHBOURS, Estimate, Parameters, Sample, Variogram, estimate, in_words
 from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
 from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
+from cakriging.windows import WINDOW, Windows
 
 BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
@@ -45,7 +46,7 @@ class KrigingFit:
     estimate : Estimate or None
         The estimate; None if all parameters were given.
     residual : float
-        Relative residual of the solution.
+        Relative residual of the solution; NaN for windows, which have one each.
     solver : dict
         Entries of the report about the solution.
     params : dict
@@ -117,6 +118,9 @@ def fit(
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
        coefficients that were subtracted.
 
+    With windows (:mod:`cakriging.windows`), every rank receives all points in step 2; steps 3 and 4 are the same sums
+    by Vecchia's approximation.
+
     Step 2 sends each point once, and those near other regions once more to each of them; step 3 sends entries of the
     latter only (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
     at most 4,096 points by default, is gathered and factored on every rank.
@@ -125,28 +129,29 @@ def fit(
     with comm.phase("train"):
         covariance = _covariance(rows, options, comm)  # step 1
         with comm.phase("partition"):  # step 2
-            radius, cut = _radius(rows, covariance, options, comm)
+            way = _way(rows, covariance, options, comm)
             with comm.agreed():
                 noise = _noise(rows.errors, covariance)
             points = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
-            near = _distinct(Field.spread(points, radius, comm), options)
+            near = _distinct(Field.spread(points, way.radius, comm), options)
         taper = options.taper
         model = KrigingModel(
             kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
-            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(radius) else radius, space=rows.space,
+            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius, window=way.window, space=rows.space,
             drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
             neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
             memory_limit=options.memory_limit,
         )  # fmt: skip
-        system = model.system(near, options.memory_limit)  # steps 3 and 4
-        before, checkpoint = _halo_sent(comm), options.checkpoint
-        state = None if checkpoint is None else Unfinished(checkpoint, "solution", comm, SAVE_EVERY)
-        residual = _solve(model, near, rows.base, system, options.tol, state)
+        before = _halo_sent(comm)  # steps 3 and 4
+        if way.window is None:
+            residual, facts = _solved(model, near, rows.base, options, comm)
+        else:
+            residual, facts = math.nan, _windowed(model, near, rows.base, options.memory_limit)
         sent = _halo_sent(comm) - before
     comm.wait()
     with comm.uncounted():
-        volume = dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
-    facts = {**system.facts(), **volume, "residual": [residual], **({"cut": cut} if cut else {})}
+        facts |= dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
+    facts |= {"cut": way.cut} if way.cut else {}
     return KrigingFit(
         model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, notes=covariance.notes
     )
@@ -241,17 +246,17 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     taper = math.inf if options.taper is None else float(options.taper)
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
-    best, parameters, notes = None, fixed, []
+    best, parameters, notes, neighbours = None, fixed, [], options.neighbours or NEIGHBOURS
     if fixed.free:
         with comm.agreed():
             _check_estimable(sample, rows.rounding)
 
         def estimated() -> Kept:
-            return estimate(sample, kernel, taper, fixed, comm, options.estimation).arrays()
+            return estimate(sample, kernel, taper, fixed, comm, options.estimation, neighbours).arrays()
 
         best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         parameters = Parameters(best.range, best.sill, best.nugget)
-        notes.append(_how(best, options.estimation, rows.n))
+        notes.append(_how(best, options.estimation, rows.n, neighbours))
         if best.deviations:
             notes.append(in_words(best.deviations))
         if best.endless:
@@ -268,13 +273,13 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), best, notes)
 
 
-def _how(best: Estimate, estimation: str, n: int) -> str:
+def _how(best: Estimate, estimation: str, n: int, neighbours: int) -> str:
     """A note on how parameters were estimated."""
     sample = "" if best.points == n else f" of a sample of {best.points:,} points"
     if estimation == "blocks":
-        how = "each value given its 40 nearest of other blocks"
+        how = f"each value given its {neighbours} nearest of other blocks"
         return f"left-out blocks{sample}: {how}, {best.evaluations} evaluations"
-    how = "all points" if best.exact else "each value given its 40 nearest earlier ones (Vecchia)"
+    how = "all points" if best.exact else f"each value given its {neighbours} nearest earlier ones (Vecchia)"
     return f"restricted likelihood{sample}, by {how}, {best.evaluations} evaluations"
 
 
@@ -292,44 +297,82 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
 
 
 def solver_of(options: KrigingOptions, n: int) -> str:
-    """The solver of a system of n points: the option, or by their number."""
-    return options.solver if options.solver != "auto" else "cholesky" if n <= DENSE else "cg"
+    """The solver of a system of n points: the option, or by their number; "auto" if the covariance decides."""
+    if options.neighbours is not None:
+        return "neighbours"
+    return "cholesky" if options.solver == "auto" and n <= DENSE else options.solver
 
 
-def _radius(
-    rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
-) -> tuple[float, dict[str, Any]]:
-    """Distance from which on correlations are 0 or cut, infinity for a dense system; and facts on a cut. Collective."""
-    reach, d = covariance.correlation.reach, rows.Z.shape[1]
-    if solver_of(options, rows.n) == "cholesky":
+# Most near points per point that conjugate gradients take by default. Reasoned: they take 12 bytes each, in memory of
+# 1.2 GB for 10^5 points, and about 10 iterations of 2 flops; more points change a prediction less than windows do.
+MOST_PAIRS = 1000
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How the system is solved: a dense factor, near points up to a radius, or windows of the nearest points.
+
+    Attributes
+    ----------
+    radius : float
+        Distance from which on correlations are 0 or cut; infinity for a dense system and windows.
+    window : int or None
+        Number of nearest points of each place; None without windows.
+    cut : dict
+        Facts on the cut of a kernel that only decays.
+    """
+
+    radius: float
+    window: int | None = None
+    cut: dict[str, float] = field(default_factory=dict)
+
+
+def _way(rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator) -> _Way:
+    """The solver of the option, or the exact one if its near points are few enough, or else windows; collective."""
+    solver, d = solver_of(options, rows.n), rows.Z.shape[1]
+    if solver == "cholesky":
         with comm.agreed():
-            need = 16 * rows.n**2
-            memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", "use --solver cg")
-        return math.inf, {}
+            need, remedy = 16 * rows.n**2, "use --solver cg or --neighbours K"
+            memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", remedy)
+        return _Way(math.inf)
+    windows = _Way(math.inf, options.neighbours or WINDOW)
+    if solver == "neighbours" or (solver == "auto" and d > MOST_NEAR):
+        return windows
     with comm.agreed():
         if d > MOST_NEAR:
             raise InputError(
-                f"{d} coordinates: near points are found in at most {MOST_NEAR}; use --solver cholesky, or cakrr.bkrr2"
+                f"{d} coordinates: --solver cg finds near points in at most {MOST_NEAR}; use --neighbours K"
             )
-    cut: dict[str, Any] = {}
     boxes = Histogram.of(rows.Z, BOXES, comm)
+    near = _near_points(boxes, rows, covariance, options, comm)
+    if solver == "auto":
+        return windows if near is None or boxes.pairs(near.radius) > MOST_PAIRS else near
+    with comm.agreed():
+        if near is None and not covariance.nugget + _least(rows.errors, comm) > 0:
+            raise InputError(
+                f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: "
+                "give one, or --taper R, a wendland kernel, --solver cholesky or --neighbours K"
+            )
+        if near is None:
+            raise InputError(
+                f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
+                "enough to be cut: give --neighbours K, --taper R, a wendland kernel, or --solver cholesky"
+            )
+    return near
+
+
+def _near_points(
+    boxes: Histogram, rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
+) -> _Way | None:
+    """Near points up to the kernel's end, or to a cut within the bound; None if there is no such cut; collective."""
+    reach = covariance.correlation.reach
+    if math.isfinite(reach):
+        return _Way(reach)
+    bound = options.tol * (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
+    reach, norm = covariance.correlation.cut(*boxes.occupied(), boxes.edge, bound)
     if math.isinf(reach):
-        noise = (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
-        bound = options.tol * noise
-        reach, norm = covariance.correlation.cut(*boxes.occupied(), boxes.edge, bound)
-        with comm.agreed():
-            if math.isinf(reach) and not noise > 0:
-                raise InputError(
-                    f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: "
-                    "give one, or --taper R, a wendland kernel, or --solver cholesky"
-                )
-            if math.isinf(reach):
-                raise InputError(
-                    f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
-                    "enough to be cut: give --taper R, a wendland kernel, or --solver cholesky"
-                )
-        cut = {"radius": reach, "bound": norm, "allowed": bound}
-    return reach, cut
+        return None
+    return _Way(reach, cut={"radius": reach, "bound": norm, "allowed": bound})
 
 
 def _noise(errors: NDArray[np.float64], covariance: _Covariance) -> NDArray[np.float64]:
@@ -383,6 +426,31 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
 def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
     """Bytes and messages that this rank has sent to other single ranks in training, shape (2,)."""
     return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
+
+
+def _windowed(model: KrigingModel, near: Field, base: NDArray[np.float64], limit: int) -> dict[str, Any]:
+    """Fit the drift by Vecchia's approximation, store the points in the model, and return facts; collective."""
+    assert model.window is not None
+    points, p = near.owned, near.points.values.shape[1] - 1
+    if p:
+        gram = Windows(near, model.correlation, model.window, limit).gram()
+        model.gram = (gram[1:, 1:] + gram[1:, 1:].T) / 2.0
+        step = np.linalg.solve(model.gram, gram[1:, 0])
+        model.beta = base + step
+        points.values[:, 0] -= points.values[:, 1:] @ step
+    model.points = points
+    model.sizes = near.comm.allgather(np.array([near.n_owned], np.int64))
+    return {"solver": "neighbours", "iterations": [0], "neighbours": min(model.window, model.n)}
+
+
+def _solved(
+    model: KrigingModel, near: Field, base: NDArray[np.float64], options: KrigingOptions, comm: Communicator
+) -> tuple[float, dict[str, Any]]:
+    """Solve the system of all points, and return the residual and facts; collective."""
+    system, checkpoint = model.system(near, options.memory_limit), options.checkpoint
+    state = None if checkpoint is None else Unfinished(checkpoint, "solution", comm, SAVE_EVERY)
+    residual = _solve(model, near, base, system, options.tol, state)
+    return residual, {**system.facts(), "residual": [residual]}
 
 
 def _solve(

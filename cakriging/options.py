@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DRIFTS = ("none", "constant", "linear", "quadratic")
 ESTIMATIONS = ("likelihood", "blocks")
 MOST_DRAWS = 10**6
-SOLVERS = ("auto", "cholesky", "cg")
+SOLVERS = ("auto", "cholesky", "cg", "neighbours")
+MOST_NEIGHBOURS = 4096  # of a place: a thread factorises a triangle of 64 MiB
 KERNELS = tuple(name for name, kind in KINDS.items() if kind.of == SQUARED)
 
 _kernel = checks.one_of(*KERNELS)
@@ -132,9 +133,13 @@ class KrigingOptions(Options):
         False, "replace several values at one place by their mean", checks.yes_or_no, group=KERNEL,
         action="store_true",
     )  # fmt: skip
+    neighbours: int | None = option(
+        None, "predict each place from its K nearest points alone (moving window), and estimate parameters from the K "
+        "nearest earlier points of each value (Vecchia)", checks.whole(1, MOST_NEIGHBOURS), report=True, metavar="K",
+    )  # fmt: skip
     solver: str = option(
-        "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default) or iterate with near points (cg)",
-        checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
+        "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default), iterate with near points (cg), or "
+        "predict from the nearest points (neighbours)", checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
     )  # fmt: skip
     tol: float = option(
         1e-6, "largest relative residual of the solution, and relative error of a kernel that is cut where it has "
@@ -164,6 +169,10 @@ class KrigingOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.neighbours is not None and self.solver in ("cholesky", "cg"):
+            raise InputError(
+                f"--neighbours {self.neighbours}: --solver {self.solver} uses all points; leave one of the two out"
+            )
         if (self.grid is None) != (self.map is None):
             raise InputError("--grid, --map: one needs the other: the points of a grid, and the file for them")
         if self.simulate is not None and self.grid is None:

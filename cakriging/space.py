@@ -378,6 +378,17 @@ class Histogram:
         box = np.ravel_multi_index(tuple(places.T), (side,) * d) if len(X) else np.zeros(0, np.int64)
         return cls(edge, comm.allreduce(np.bincount(box, minlength=side**d).astype(np.float64)), box, side)
 
+    def pairs(self, radius: float) -> float:
+        """Estimated mean number of points closer than `radius` to a point, from the counts of boxes."""
+        d, (corners, counts) = len(self.edge), self.occupied()
+        share = math.pi ** (d / 2) / math.gamma(d / 2 + 1) * float(np.prod(np.minimum(radius / self.edge, 1e3)))
+        squares = np.zeros((len(counts), len(counts)))
+        for x in corners.T:
+            squares += np.square(x[:, None] - x)
+        near = (squares <= radius * radius).astype(np.float64)
+        near[np.diag_indices(len(near))] = min(1.0, share)
+        return float(counts @ near @ counts / counts.sum())
+
     def occupied(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower corners of the boxes with points, shape (b, d), relative to the lowest corner, and their counts."""
         there = np.flatnonzero(self.counts)
