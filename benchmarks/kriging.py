@@ -42,10 +42,11 @@ from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
 from cakernels.plan.machine import PRESETS
 from cakriging import Kriging
+from cakriging.estimation import CRITERIA
 from cakriging.kriging_method import METHOD
 from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation
-from cakriging.options import ESTIMATIONS, KrigingOptions
+from cakriging.options import KrigingOptions
 from cakriging.space import Field, PointColumns
 
 Array = NDArray[np.float64]
@@ -102,7 +103,7 @@ def estimates(points: list[int], neighbours: float) -> Iterator[Record]:
         correlation = correlation_of("wendland2", n, 2, neighbours)
         for seed in range(3):
             data = observed(correlation, n, 1000, 2, nugget, seed)
-            for by in ESTIMATIONS:
+            for by in CRITERIA:
                 begun = time.process_time()
                 model = Kriging(kernel="wendland2", solver="cg", random_state=seed, estimation=by).fit(data.X, data.y)
                 yield {

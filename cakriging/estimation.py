@@ -103,6 +103,17 @@ class Sample:
     def __len__(self) -> int:
         return len(self.X)
 
+    def part(self, count: int) -> Sample:
+        """At most `count` points: the first ones, half of them, and the nearest ones of each of the first 10."""
+        if len(self) <= count:
+            return self
+        near = count // 2 // BLOCKS
+        rows = np.zeros(len(self), np.bool_)
+        rows[: count - BLOCKS * near] = True
+        rows[cKDTree(self.X).query(self.X[:BLOCKS], [*range(1, near + 1)])[1]] = True
+        blocks = int(np.count_nonzero(rows)) - (count - BLOCKS * near)
+        return Sample(self.X[rows], self.y[rows], self.F[rows], self.errors[rows], blocks)
+
     def residual(self) -> NDArray[np.float64]:
         """Values minus their least squares fit by the functions of the drift, shape (s,)."""
         if not self.F.shape[1]:
@@ -149,10 +160,11 @@ class Likelihood:
     """
 
     def __init__(
-        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS
-    ) -> None:
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS,
+        exact: bool | None = None,
+    ) -> None:  # fmt: skip
         self.sample, self.kernel, self.taper, self.comm, self.m = sample, kernel, taper, comm, neighbours
-        self.exact, self.evaluations = len(sample) <= EXACT, 0
+        self.exact, self.evaluations = len(sample) <= EXACT if exact is None else exact, 0
         first, last = block_bounds(_SUMMED, comm.size, comm.rank)
         self._groups = [block_bounds(len(sample), _SUMMED, group)[0] for group in range(first, last + 1)]
         self._first = first
@@ -249,10 +261,11 @@ class LeftOutBlocks(Likelihood):
     """
 
     def __init__(
-        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS
-    ) -> None:
-        super().__init__(sample, kernel, taper, comm, neighbours)
-        self.nearest = nearest_of_other_blocks(sample.X, neighbours)
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS,
+        exact: bool | None = None, blocks: int = MOST_BLOCKS,
+    ) -> None:  # fmt: skip
+        super().__init__(sample, kernel, taper, comm, neighbours, exact)
+        self.block, self.nearest = nearest_of_other_blocks(sample.X, neighbours, blocks)
 
     def __call__(self, length: float, sill: float | None, nugget: float, ratio: float | None) -> tuple[float, float]:
         """Minus twice the sum of the logarithms of the left-out values' densities, and the sill.
@@ -260,31 +273,51 @@ class LeftOutBlocks(Likelihood):
         `length` is the range. If `sill` is None, the sill that maximises the densities for this `ratio` of nugget to
         sill is used and returned.
         """
-        y, noise = self.sample.y, self.sample.noise(sill, nugget, ratio)
+        left_out = self.left_out(length, self.sample.noise(sill, nugget, ratio))
+        if left_out is None:
+            return math.inf, 1.0
+        errors, variance = left_out
+        sums = self.added(np.column_stack([np.log(variance), errors**2 / variance]))
+        return deviance(len(self.sample), float(sums[0]), float(sums[1]), sill if ratio is None else None)
+
+    def left_out(
+        self, length: float, noise: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Errors, and their variances over the sill, of this rank's left-out values; None if singular; collective."""
+        y = self.sample.y
         logdet, gram = self.terms(length, noise)
         if not math.isfinite(logdet):
-            return math.inf, 1.0
+            return None
         residual = y - self.sample.F @ drift_of(gram) if len(gram) > 1 else y
         correlation = Correlation(self.kernel.with_sigma(length), self.taper)
         errors, variance = self.regressed(residual[:, None], noise, self.nearest, correlation)
-        sums = self.added(np.column_stack([np.log(variance), errors[:, 0] ** 2 / variance]))
-        return deviance(len(y), float(sums[0]), float(sums[1]), sill if ratio is None else None)
+        return errors[:, 0], variance
 
 
-def nearest_of_other_blocks(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
-    """The m nearest points of other blocks for each point of `X`, shape (n, m); -1 where there are no more.
+def nearest_of_other_blocks(
+    X: NDArray[np.float64], m: int, most: int = MOST_BLOCKS
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Blocks of neighbouring points, and the m nearest points of other blocks for each point.
 
-    There are at most 50 blocks of neighbouring points, and each has at least 10 points if n is large enough.
+    There are at most `most` blocks, and each has at least 10 points if n is large enough.
+
+    Returns
+    -------
+    blocks : ndarray of int64, shape (n,)
+        Number of each point's block.
+    nearest : ndarray of int32, shape (n, m)
+        -1 where there are no more.
     """
     n = len(X)
-    out = np.full((n, m), -1, np.int32)
+    number, out = np.zeros(n, np.int64), np.full((n, m), -1, np.int32)
     order = spatial_order(X, SMALLEST)
-    for block in np.array_split(order, max(2, min(MOST_BLOCKS, n // SMALLEST))):
+    for turn, block in enumerate(np.array_split(order, max(2, min(most, n // SMALLEST)))):
+        number[block] = turn
         others = np.setdiff1d(order, block)
         k = min(m, len(others))
         _, nearest = cKDTree(X[others]).query(X[block], k, workers=threads.current())
         out[block, :k] = others[nearest.reshape(len(block), k)]
-    return out
+    return number, out
 
 
 # -- the search ------------------------------------------------------------------------------------------
@@ -368,7 +401,7 @@ class Estimate:
         return cls(**{name: value.item() for name, value in arrays.items()})
 
 
-class _Search:
+class Search:
     """Search for the free ones of range, sill and nugget, by their logarithms.
 
     The sill is free and has a closed form (`profiled`) if the nugget is free too, or is 0, and no value has a known
@@ -404,9 +437,18 @@ class _Search:
             points[theta.tobytes()] = theta
         return list(points.values())
 
-    def run(self) -> Estimate:
-        """Search, and return the estimate of the best score."""
-        grid = self.grid()
+    def start(self, first: Parameters) -> NDArray[np.float64]:
+        """The point of the search of some parameters, none of which is None."""
+        values = {name: float(value) for name, value in vars(first).items()}
+        if self.profiled:
+            values["nugget"] /= values["sill"]
+        # A nugget of 0 has no logarithm, and one below a millionth of the sill changes nothing.
+        values["nugget"] = max(values["nugget"], 1e-6 if self.profiled else 1e-6 * values["sill"])
+        return np.log([values[name] for name in self.free])
+
+    def run(self, first: Parameters | None = None, close: float | None = None) -> Estimate:
+        """Search from the best of a grid, or from `first`, and return the estimate of the best score."""
+        grid = self.grid() if first is None else [self.start(first)]
         values = np.array([self.criterion(*self.arguments(theta))[0] for theta in grid])
         setting = choose(values)
         best = grid[0] if setting is None else grid[setting[0]]
@@ -418,8 +460,9 @@ class _Search:
 
         # Unlike other searches, this one continues between the points of its grid.
         if best.size and setting is not None:
-            simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
-            options = {"xatol": _CLOSE, "fatol": _CLOSE, "maxfev": 300, "initial_simplex": simplex}
+            simplex = np.vstack([best, best + (0.5 if first is None else 0.1) * np.eye(best.size)])
+            close = _CLOSE if close is None else close
+            options = {"xatol": close, "fatol": close, "maxfev": 300, "initial_simplex": simplex}
             with np.errstate(invalid="ignore"):  # differences of infinite costs
                 best = minimize(cost, best, method="Nelder-Mead", options=options).x
         range_, sill, nugget, ratio = self.arguments(best)
@@ -433,11 +476,12 @@ class _Search:
 
 def estimate(
     sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood",
-    neighbours: int = NEIGHBOURS,
+    neighbours: int = NEIGHBOURS, first: Parameters | None = None,
 ) -> Estimate:  # fmt: skip
     """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; collective.
 
-    A grid of 15 ranges and ratios first, then Nelder and Mead's simplex on the logarithms.
+    A grid of 15 ranges and ratios first, unless there are `first` parameters; then Nelder and Mead's simplex on the
+    logarithms.
 
     Raises
     ------
@@ -445,7 +489,7 @@ def estimate(
         On all ranks: the covariance is singular for all parameters tried.
     """
     criterion = CRITERIA[by](sample, kernel, taper, comm, neighbours)
-    best = _Search(criterion, fixed).run()
+    best = Search(criterion, fixed).run(first)
     with comm.agreed():
         if not math.isfinite(best.loglikelihood):
             raise InputError("the covariance is singular for all parameters tried: give a --nugget above 0")

@@ -111,7 +111,10 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         return {
             "params": {**reported(run.options, run.method.has), **model.described()},
             "solver": fitted.solver,
-            "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
+            "estimate": {
+                **({} if fitted.estimate is None else fitted.estimate.described()),
+                **({"left_out": fitted.left_out} if fitted.left_out else {}),
+            },
             "variogram": {name: getattr(variogram, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
         }
 

@@ -25,11 +25,14 @@ from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
-from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
+from cakriging.selection import LeftOut, Selection, candidates, select
+from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, independent, subtracted
 from cakriging.windows import WINDOW, Windows
 
 BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
+WIDE = 90.0  # degrees of longitude over which a drift may be linear: it has a jump where the Earth is cut open
+PER_SLOPE = 10  # least number of points per function of a drift that is not named
 MOST_NEAR = 3  # most coordinates: a point's neighbours lie in 3^d cubes, and Wendland's taper is positive definite to 3
 
 
@@ -49,10 +52,11 @@ class KrigingFit:
         Relative residual of the solution; NaN for windows, which have one each.
     solver : dict
         Entries of the report about the solution.
-    params : dict
-        Further parameters for the report.
     notes : list of str
     options : KrigingOptions
+        With the kernel, drift and criterion that were chosen.
+    left_out : dict
+        Error of predictions of left-out blocks, and the coverage of their intervals, if the kernel was chosen.
     """
 
     model: KrigingModel
@@ -62,8 +66,8 @@ class KrigingFit:
     residual: float
     solver: dict[str, Any]
     options: KrigingOptions
-    params: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,8 +114,8 @@ def fit(
     The drift's least squares fit is subtracted from the values first (:func:`cakriging.space.subtracted`). With
     A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
 
-    1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
-       (:mod:`cakriging.estimation`).
+    1. Kernel and drift, unless they are named (:mod:`cakriging.selection`); range, sill and nugget by restricted
+       likelihood or left-out blocks, unless all are given (:mod:`cakriging.estimation`).
     2. Every point moves to the rank of its region. Points near other regions are also copied to those ranks: the halo
        (:mod:`cakriging.space`).
     3. One solution for all right-hand sides: A^-1 [y, F].
@@ -128,6 +132,7 @@ def fit(
     rows = _prepared(method, train, options, comm)
     with comm.phase("train"):
         covariance = _covariance(rows, options, comm)  # step 1
+        rows, options = covariance.rows, covariance.options
         with comm.phase("partition"):  # step 2
             way = _way(rows, covariance, options, comm)
             with comm.agreed():
@@ -137,8 +142,8 @@ def fit(
         taper = options.taper
         model = KrigingModel(
             kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
-            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius, window=way.window, space=rows.space,
-            drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
+            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius,
+            window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
             neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
             memory_limit=options.memory_limit,
         )  # fmt: skip
@@ -153,8 +158,9 @@ def fit(
         facts |= dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
     facts |= {"cut": way.cut} if way.cut else {}
     return KrigingFit(
-        model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, notes=covariance.notes
-    )
+        model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, covariance.notes,
+        covariance.left_out,
+    )  # fmt: skip
 
 
 def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
@@ -178,7 +184,7 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             _open(options.checkpoint, method, X, y, options, comm)
         with comm.agreed():
             errors, ignored = _errors(X, options, train.columns.features)
-        drift = Drift.of(options.drift, X, comm, train.columns.features, ignored)
+        drift = _drift(options, X, train.columns.features, ignored, comm)
         space = Space(options.geographic, options.anisotropy or (), float(options.angle))
         with comm.agreed():
             space.check(len(drift.coordinates))
@@ -191,6 +197,35 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             check_independent(gram, n)
         y, base, rounding = subtracted(y, F, gram, comm)
     return _Rows(Z, y, base, rounding, errors, F, place, n, space, drift)
+
+
+def _drift(
+    options: KrigingOptions, X: NDArray[np.float64], names: tuple[str, ...], ignored: tuple[int, ...],
+    comm: Communicator,
+) -> Drift:  # fmt: skip
+    """The drift that is named; for "auto" a linear one where the points determine it, or a constant; collective."""
+    if options.drift != "auto":
+        return Drift.of(options.drift, X, comm, names, ignored)
+    linear = Drift.of("linear", X, comm, names, ignored)
+    F, d = linear.functions(X), len(linear.coordinates)
+    gram = comm.allreduce(F.T @ F)
+    n = comm.offset(len(X))[1]
+    wide = options.geographic and linear.scale[linear.coordinates[0]] > WIDE / 2.0
+    if d > MOST_NEAR or n < PER_SLOPE * (d + 1) or wide or not independent(gram, n):
+        return replace(linear, degree=0)
+    return linear
+
+
+def _constant(rows: _Rows, sample: Sample, comm: Communicator) -> tuple[_Rows, Sample]:
+    """The rows and their sample with a constant drift in place of a linear one; collective."""
+    F = rows.F[:, :1]
+    y, base, rounding = subtracted(rows.y + rows.F @ rows.base, F, comm.allreduce(F.T @ F), comm)
+    values = sample.y + sample.F @ rows.base - sample.F[:, :1] @ base
+    drift = replace(rows.drift, degree=0)
+    return (
+        replace(rows, y=y, base=base, rounding=rounding, F=F, drift=drift),
+        replace(sample, y=values, F=sample.F[:, :1]),
+    )
 
 
 def _open(
@@ -223,7 +258,7 @@ def _errors(
 
 @dataclass
 class _Covariance:
-    """Parameters of the covariance, the estimate if there is one, and notes on it for the report."""
+    """Parameters of the covariance, the estimate if there is one, and notes; rows and options with what was chosen."""
 
     range: float
     sill: float
@@ -232,13 +267,16 @@ class _Covariance:
     variogram: Variogram
     estimate: Estimate | None
     notes: list[str]
+    rows: _Rows
+    options: KrigingOptions
+    left_out: dict[str, float]
 
 
 def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Covariance:
-    """The covariance: parameters that are not given are estimated; collective."""
-    kernel = Kernel(options.kernel, degree=options.degree)
+    """The covariance: what is not given is chosen and estimated; collective."""
     with comm.agreed():
-        kernel.suited(rows.Z.shape[1], "another kernel")
+        if options.kernel != "auto":
+            Kernel(options.kernel, degree=options.degree).suited(rows.Z.shape[1], "another kernel")
         if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
     values = (options.range, options.sill, options.nugget)
@@ -247,15 +285,27 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
     best, parameters, notes, neighbours = None, fixed, [], options.neighbours or NEIGHBOURS
+    first, left_out, chosen = None, {}, options.kernel == "auto"
+    if chosen:
+        rows, sample, options, first = _selected(rows, sample, fixed, options, comm)
+    kernel = Kernel(options.kernel, degree=options.degree)
     if fixed.free:
         with comm.agreed():
             _check_estimable(sample, rows.rounding)
 
         def estimated() -> Kept:
-            return estimate(sample, kernel, taper, fixed, comm, options.estimation, neighbours).arrays()
+            return estimate(sample, kernel, taper, fixed, comm, options.estimation, neighbours, first).arrays()
 
         best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         parameters = Parameters(best.range, best.sill, best.nugget)
+        if chosen:
+            judge = LeftOut(sample, comm)
+            left_out = judge.summary(kernel, taper, parameters)
+            notes.append(
+                f"chosen: {options.kernel}, drift {options.drift}, by {options.estimation}; {judge.blocks} left-out "
+                f"blocks as wide as gaps: RMSE {left_out['rmse']:.3g}, {100 * left_out['coverage_of_95_%']:.1f} % "
+                "inside 95 % intervals"
+            )
         notes.append(_how(best, options.estimation, rows.n, neighbours))
         if best.deviations:
             notes.append(in_words(best.deviations))
@@ -270,7 +320,33 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     assert sill is not None
     assert nugget is not None
     correlation = Correlation(kernel.with_sigma(range_), taper)
-    return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), best, notes)
+    variogram = Variogram.of(sample, correlation, sill, nugget)
+    return _Covariance(range_, sill, nugget, correlation, variogram, best, notes, rows, options, left_out)
+
+
+def _selected(
+    rows: _Rows, sample: Sample, fixed: Parameters, options: KrigingOptions, comm: Communicator
+) -> tuple[_Rows, Sample, KrigingOptions, Parameters]:
+    """Kernel, drift and criterion by :func:`cakriging.selection.select`, and first parameters; collective."""
+    if options.drift == "auto" and np.abs(sample.y).max(initial=0.0) <= rows.rounding:
+        rows, sample = _constant(rows, sample, comm)  # a plane: the field is what a constant leaves
+    with comm.agreed():
+        _check_estimable(sample, rows.rounding)
+    taper = math.inf if options.taper is None else float(options.taper)
+    kernels = candidates(options.solver, taper, options.degree, rows.Z.shape[1])
+
+    def selected() -> Kept:
+        return select(sample, kernels, taper, fixed, options.estimation, comm).arrays()
+
+    selection = Selection.of_arrays(remembered(options.checkpoint, "selection", selected, comm))
+    drift = options.drift
+    if drift == "auto":
+        if rows.drift.degree == 1 and not selection.linear:
+            rows, sample = _constant(rows, sample, comm)
+        drift = "linear" if rows.drift.degree == 1 else "constant"
+    first = Parameters(*(getattr(fixed, name) or value for name, value in vars(selection.first).items()))
+    options = replace(options, kernel=selection.kernel, drift=drift, estimation=selection.estimation)
+    return rows, sample, options, first
 
 
 def _how(best: Estimate, estimation: str, n: int, neighbours: int) -> str:

@@ -185,14 +185,17 @@ class Drift:
         return np.column_stack(functions) if functions else np.zeros((len(Z), 0))
 
 
+def independent(gram: NDArray[np.float64], n: int) -> bool:
+    """True if the drift's functions, with this Gram matrix over n points, are linearly independent."""
+    size = np.sqrt(np.diagonal(gram))
+    values = np.linalg.eigvalsh(gram / np.outer(size, size)) if (size > 0).all() else np.zeros(1)
+    return n >= len(gram) and bool(values[0] > _DEPENDENT * values[-1])
+
+
 def check_independent(gram: NDArray[np.float64], n: int) -> None:
     """Raise an InputError if the drift's functions, with this Gram matrix over n points, are linearly dependent."""
     p = len(gram)
-    if not p:
-        return
-    size = np.sqrt(np.diagonal(gram))
-    values = np.linalg.eigvalsh(gram / np.outer(size, size)) if (size > 0).all() else np.zeros(1)
-    if n < p or not values[0] > _DEPENDENT * values[-1]:
+    if p and not independent(gram, n):
         raise InputError(
             f"drift: its {p} functions depend on each other at the {n:,} points, as those of points on a line do; use "
             "a drift of lower degree, or fewer columns"

@@ -29,7 +29,7 @@ def field(n, seed=0):
 
 def test_neighbours_are_the_nearest_of_other_blocks():
     X = np.random.default_rng(0).random((330, 2))
-    nearest = nearest_of_other_blocks(X, 40)
+    _, nearest = nearest_of_other_blocks(X, 40)
     distances = cdist(X, X)
     assert (nearest >= 0).all()
     left_out = []
@@ -62,7 +62,7 @@ def test_more_points_of_a_sample_determine_parameters_better():
 
 @pytest.mark.parametrize("n", [3, 15, 41])
 def test_few_points(n):
-    nearest = nearest_of_other_blocks(np.random.default_rng(0).random((n, 1)), 40)
+    _, nearest = nearest_of_other_blocks(np.random.default_rng(0).random((n, 1)), 40)
     assert nearest.shape == (n, 40)
     assert (nearest[:, 0] >= 0).all()
     assert not (nearest == np.arange(n)[:, None]).any()
