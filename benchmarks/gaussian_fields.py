@@ -101,11 +101,13 @@ class Scene:
     Attributes
     ----------
     X, y : ndarray, shapes (n, 2) and (n,)
-        Cells that are seen, in degrees of longitude and latitude, and their values with noise.
+        Cells that are seen, in units of the longer side, and their values with noise.
     Q, truth : ndarray, shapes (q, 2) and (q,)
         Cells under clouds, and their values with noise.
     amplitude : callable
         Standard deviation of the field at places, shape (n, 2): shape (n,).
+    drift : callable
+        Mean of the field at places.
     """
 
     X: Array
@@ -113,6 +115,7 @@ class Scene:
     Q: Array
     truth: Array
     amplitude: Callable[[Array], Array]
+    drift: Callable[[Array], Array]
 
 
 def scene(
@@ -148,9 +151,12 @@ def scene(
     def amplitude(places: Array) -> Array:
         return np.asarray(1.0 + varied * np.sin(2 * np.pi * places[:, 0]) * np.cos(3 * places[:, 1]))
 
-    values = 40.0 + 3.0 * X[:, 0] - 2.0 * X[:, 1] + amplitude(X) * field + np.sqrt(nugget) * rng.normal(size=len(X))
+    def drift(places: Array) -> Array:
+        return np.asarray(40.0 + places @ np.array([3.0, -2.0]))
+
+    values = drift(X) + amplitude(X) * field + np.sqrt(nugget) * rng.normal(size=len(X))
     seen = cloud < np.quantile(cloud, 1.0 - hidden)
-    return Scene(X[seen], values[seen], X[~seen], values[~seen], amplitude)
+    return Scene(X[seen], values[seen], X[~seen], values[~seen], amplitude, drift)
 
 
 def _periodic(correlation: Correlation, shape: tuple[int, int], size: int, rng: np.random.Generator) -> Array:

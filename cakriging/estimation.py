@@ -451,6 +451,8 @@ class Search:
         grid = self.grid() if first is None else [self.start(first)]
         values = np.array([self.criterion(*self.arguments(theta))[0] for theta in grid])
         setting = choose(values)
+        if first is not None and setting is None:  # singular where the full matrix is used, not just neighbours
+            return self.run(close=close)
         best = grid[0] if setting is None else grid[setting[0]]
 
         def cost(theta: NDArray[np.float64]) -> float:

@@ -29,7 +29,7 @@ class Kriging(Loaded, Regressing):
 
     Parameters
     ----------
-    kernel : {"auto", "gaussian", "laplacian", "matern32", "matern52", "rational", "wendland0", "wendland2", "wendland4"}
+    kernel : str
         Covariance function of distance r, with s = `range`: gaussian exp(-r^2 / (2 s^2)); laplacian exp(-r / s), the
         exponential model; matern32 (1 + q) exp(-q), q = sqrt(3) r / s; matern52 (1 + q + q^2/3) exp(-q),
         q = sqrt(5) r / s; rational (1 + r^2 / (2 degree s^2))^-degree; wendland0, 2 and 4 are 0 beyond r = s, and have

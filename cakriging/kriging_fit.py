@@ -26,13 +26,27 @@ from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
 from cakriging.selection import LeftOut, Selection, candidates, select
-from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, independent, subtracted
+from cakriging.space import (
+    Drift,
+    Field,
+    Histogram,
+    PointColumns,
+    Space,
+    check_independent,
+    column_of,
+    independent,
+    subtracted,
+)
 from cakriging.windows import WINDOW, Windows
 
 BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
 WIDE = 90.0  # degrees of longitude over which a drift may be linear: it has a jump where the Earth is cut open
 PER_SLOPE = 10  # least number of points per function of a drift that is not named
+# Ratio of nugget to sill that keeps the dense system of a smooth kernel solvable; it moves predictions by 1e-4 of the
+# standard deviation. Only where the kernel was not named.
+LEAST_NUGGET = 1e-8
+FEWEST = 50  # points from which on kernels are compared: the scores of fewer differ by chance
 MOST_NEAR = 3  # most coordinates: a point's neighbours lie in 3^d cubes, and Wendland's taper is positive definite to 3
 
 
@@ -143,9 +157,9 @@ def fit(
         model = KrigingModel(
             kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
             nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius,
-            window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
-            neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
-            memory_limit=options.memory_limit,
+            window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]),
+            gram=np.zeros((rows.F.shape[1],) * 2), neighbours=options.neighbors, tol=options.tol, points=near.owned,
+            sizes=np.zeros(0, np.int64), memory_limit=options.memory_limit,
         )  # fmt: skip
         before = _halo_sent(comm)  # steps 3 and 4
         if way.window is None:
@@ -211,7 +225,7 @@ def _drift(
     gram = comm.allreduce(F.T @ F)
     n = comm.offset(len(X))[1]
     wide = options.geographic and linear.scale[linear.coordinates[0]] > WIDE / 2.0
-    if d > MOST_NEAR or n < PER_SLOPE * (d + 1) or wide or not independent(gram, n):
+    if d > MOST_NEAR or n < max(FEWEST, PER_SLOPE * (d + 1)) or wide or not independent(gram, n):
         return replace(linear, degree=0)
     return linear
 
@@ -285,7 +299,9 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
     best, parameters, notes, neighbours = None, fixed, [], options.neighbours or NEIGHBOURS
-    first, left_out, chosen = None, {}, options.kernel == "auto"
+    first, left_out, chosen = None, {}, options.kernel == "auto" and rows.n >= FEWEST
+    if options.kernel == "auto" and not chosen:
+        options = replace(options, kernel="matern32")  # the record then names drift and criterion, too
     if chosen:
         rows, sample, options, first = _selected(rows, sample, fixed, options, comm)
     kernel = Kernel(options.kernel, degree=options.degree)
@@ -299,6 +315,8 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         parameters = Parameters(best.range, best.sill, best.nugget)
         if chosen:
+            if fixed.nugget is None:
+                parameters = replace(parameters, nugget=max(best.nugget, LEAST_NUGGET * best.sill))
             judge = LeftOut(sample, comm)
             left_out = judge.summary(kernel, taper, parameters)
             notes.append(
@@ -344,7 +362,7 @@ def _selected(
         if rows.drift.degree == 1 and not selection.linear:
             rows, sample = _constant(rows, sample, comm)
         drift = "linear" if rows.drift.degree == 1 else "constant"
-    first = Parameters(*(getattr(fixed, name) or value for name, value in vars(selection.first).items()))
+    first = selection.first
     options = replace(options, kernel=selection.kernel, drift=drift, estimation=selection.estimation)
     return rows, sample, options, first
 

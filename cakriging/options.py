@@ -85,8 +85,8 @@ class KrigingOptions(Options):
     """
 
     kernel: str = option(
-        "auto", "covariance function; auto compares several, and chooses drift and estimation with them, unless --range "
-        "is given, which is that of matern32", _covariance, report=True, choices=KERNELS,
+        "auto", "covariance function; auto compares several, and chooses drift and estimation with them, unless "
+        "--range is given, which is that of matern32", _covariance, report=True, choices=KERNELS,
     )  # fmt: skip
     range: float | None = option(
         None, "length of the kernel: sigma, or the radius of a wendland kernel (default: estimated)",

@@ -108,9 +108,7 @@ def select(
     return Selection(kernel.kind, by, _has_slopes(small, kernel, taper, first, comm), first)
 
 
-def _fit(
-    sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, by: str, comm: Communicator
-) -> Estimate:
+def _fit(sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, by: str, comm: Communicator) -> Estimate:
     """Parameters of one kernel, from Vecchia's approximation even where the likelihood could be exact; collective."""
     return Search(CRITERIA[by](sample, kernel, taper, comm, FEW, exact=False), fixed).run(close=_LOOSE)
 
