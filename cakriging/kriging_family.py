@@ -109,7 +109,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         """Fields of the report: parameters, the solution, the estimate and the variogram."""
         model, variogram = fitted.model, fitted.variogram
         return {
-            "params": {**reported(run.options, run.method.has), **model.described()},
+            "params": {**reported(fitted.options, run.method.has), **model.described()},
             "solver": fitted.solver,
             "estimate": {
                 **({} if fitted.estimate is None else fitted.estimate.described()),

@@ -298,48 +298,64 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     taper = math.inf if options.taper is None else float(options.taper)
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
-    best, parameters, notes, neighbours = None, fixed, [], options.neighbours or NEIGHBOURS
-    first, left_out, chosen = None, {}, options.kernel == "auto" and rows.n >= FEWEST
-    if options.kernel == "auto" and not chosen:
-        options = replace(options, kernel="matern32")  # the record then names drift and criterion, too
+    first, chosen = None, options.kernel == "auto" and rows.n >= FEWEST
     if chosen:
         rows, sample, options, first = _selected(rows, sample, fixed, options, comm)
-    kernel = Kernel(options.kernel, degree=options.degree)
+    elif options.kernel == "auto":
+        options = replace(options, kernel="matern32")  # the record then names drift and criterion, too
+    kernel, best, parameters = Kernel(options.kernel, degree=options.degree), None, fixed
     if fixed.free:
-        with comm.agreed():
-            _check_estimable(sample, rows.rounding)
-
-        def estimated() -> Kept:
-            return estimate(sample, kernel, taper, fixed, comm, options.estimation, neighbours, first).arrays()
-
-        best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
-        parameters = Parameters(best.range, best.sill, best.nugget)
-        if chosen:
-            if fixed.nugget is None:
-                parameters = replace(parameters, nugget=max(best.nugget, LEAST_NUGGET * best.sill))
-            judge = LeftOut(sample, comm)
-            left_out = judge.summary(kernel, taper, parameters)
-            notes.append(
-                f"chosen: {options.kernel}, drift {options.drift}, by {options.estimation}; {judge.blocks} left-out "
-                f"blocks as wide as gaps: RMSE {left_out['rmse']:.3g}, {100 * left_out['coverage_of_95_%']:.1f} % "
-                "inside 95 % intervals"
-            )
-        notes.append(_how(best, options.estimation, rows.n, neighbours))
-        if best.deviations:
-            notes.append(in_words(best.deviations))
-        if best.endless:
-            what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
-            notes.append(
-                f"range {best.range:.3g}: {what} still grows there, far beyond the points or the taper, "
-                "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
-            )
-    range_, sill, nugget = parameters.range, parameters.sill, parameters.nugget
+        best = _estimated(rows, sample, Correlation(kernel, taper), fixed, options, first, comm)
+        nugget = max(best.nugget, LEAST_NUGGET * best.sill) if chosen and fixed.nugget is None else best.nugget
+        parameters = Parameters(best.range, best.sill, nugget)
+    left_out, notes = {}, [] if best is None else _notes(best, options, rows.n)
+    if chosen:
+        judge = LeftOut(sample, comm)
+        left_out = judge.summary(kernel, taper, parameters)
+        notes.insert(
+            0,
+            f"chosen: {options.kernel}, drift {options.drift}, by {options.estimation}; {judge.blocks} left-out blocks "
+            f"as wide as gaps: RMSE {left_out['rmse']:.3g}, {100 * left_out['coverage_of_95_%']:.1f} % inside 95 % "
+            "intervals",
+        )
+    range_, sill, nugget_ = parameters.range, parameters.sill, parameters.nugget
     assert range_ is not None
     assert sill is not None
-    assert nugget is not None
+    assert nugget_ is not None
     correlation = Correlation(kernel.with_sigma(range_), taper)
-    variogram = Variogram.of(sample, correlation, sill, nugget)
-    return _Covariance(range_, sill, nugget, correlation, variogram, best, notes, rows, options, left_out)
+    variogram = Variogram.of(sample, correlation, sill, nugget_)
+    return _Covariance(range_, sill, nugget_, correlation, variogram, best, notes, rows, options, left_out)
+
+
+def _estimated(
+    rows: _Rows, sample: Sample, correlation: Correlation, fixed: Parameters, options: KrigingOptions,
+    first: Parameters | None, comm: Communicator,
+) -> Estimate:  # fmt: skip
+    """Range, sill and nugget, except those that are fixed; collective."""
+    with comm.agreed():
+        _check_estimable(sample, rows.rounding)
+
+    def estimated() -> Kept:
+        neighbours = options.neighbours or NEIGHBOURS
+        return estimate(
+            sample, correlation.kernel, correlation.taper, fixed, comm, options.estimation, neighbours, first
+        ).arrays()
+
+    return Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
+
+
+def _notes(best: Estimate, options: KrigingOptions, n: int) -> list[str]:
+    """Notes on the estimates for the report."""
+    notes = [_how(best, options.estimation, n, options.neighbours or NEIGHBOURS)]
+    if best.deviations:
+        notes.append(in_words(best.deviations))
+    if best.endless:
+        what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
+        notes.append(
+            f"range {best.range:.3g}: {what} still grows there, far beyond the points or the taper, "
+            "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
+        )
+    return notes
 
 
 def _selected(
@@ -354,7 +370,7 @@ def _selected(
     kernels = candidates(options.solver, taper, options.degree, rows.Z.shape[1])
 
     def selected() -> Kept:
-        return select(sample, kernels, taper, fixed, options.estimation, comm).arrays()
+        return select(sample, rows.base, kernels, taper, fixed, options.estimation, comm).arrays()
 
     selection = Selection.of_arrays(remembered(options.checkpoint, "selection", selected, comm))
     drift = options.drift

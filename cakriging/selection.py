@@ -72,14 +72,17 @@ class Selection:
 
 
 def select(
-    sample: Sample, kernels: Sequence[Kernel], taper: float, fixed: Parameters, estimation: str, comm: Communicator
-) -> Selection:
+    sample: Sample, base: NDArray[np.float64], kernels: Sequence[Kernel], taper: float, fixed: Parameters,
+    estimation: str, comm: Communicator,
+) -> Selection:  # fmt: skip
     """Choose one of the kernels, a criterion unless it is named, and whether the drift has slopes; collective.
 
     Parameters
     ----------
     sample : Sample
         Its drift is a constant, or a constant and slopes.
+    base : ndarray, shape (p,)
+        Coefficients of the drift that were subtracted from the values.
     kernels : sequence of Kernel
     taper : float
     fixed : Parameters
@@ -105,7 +108,7 @@ def select(
         densities = [judge.densities(kernel, taper, fit) for kernel, _, fit in trials]
         kernel, by, estimate = trials[preferred(densities, best)]
     first = Parameters(estimate.range, estimate.sill, estimate.nugget)
-    return Selection(kernel.kind, by, _has_slopes(small, kernel, taper, first, comm), first)
+    return Selection(kernel.kind, by, _has_slopes(small, base, kernel, taper, first, comm), first)
 
 
 def _fit(sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, by: str, comm: Communicator) -> Estimate:
@@ -127,7 +130,9 @@ def preferred(densities: Sequence[NDArray[np.float64]], best: int) -> int:
     return leader if lead[leader] > 0 else best
 
 
-def _has_slopes(sample: Sample, kernel: Kernel, taper: float, first: Parameters, comm: Communicator) -> bool:
+def _has_slopes(
+    sample: Sample, base: NDArray[np.float64], kernel: Kernel, taper: float, first: Parameters, comm: Communicator
+) -> bool:
     """True if the slopes of the drift differ from 0, by Wald's test at 1 %; collective."""
     q = sample.F.shape[1] - 1
     if q < 1:
@@ -137,7 +142,7 @@ def _has_slopes(sample: Sample, kernel: Kernel, taper: float, first: Parameters,
     likelihood = CRITERIA["likelihood"](sample, kernel, taper, comm, FEW, exact=False)
     _, gram = likelihood.terms(first.range, sample.noise(first.sill, first.nugget, None))
     inverse = np.linalg.pinv(gram[:-1, :-1])
-    slopes = (inverse @ gram[:-1, -1])[1:]
+    slopes = (base + inverse @ gram[:-1, -1])[1:]
     square = float(slopes @ np.linalg.solve(inverse[1:, 1:], slopes)) / float(first.sill or 1.0)
     return square > float(chdtri(q, _SLOPE))
 
