@@ -50,10 +50,11 @@ from cakernels.plan.machine import PRESETS
 from cakriging import Kriging
 from cakriging.estimation import CRITERIA
 from cakriging.kriging_method import METHOD
-from cakriging.kriging_system import NearSystem, regressions
+from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
 from cakriging.space import Field, PointColumns
+from cakriging.windows import Windows
 
 Array = NDArray[np.float64]
 PARTS = ("defaults", "windows", "errors", "estimates", "time", "ranks", "draws")
@@ -103,18 +104,22 @@ def errors(points: list[int], neighbours: float) -> Iterator[Record]:
         }  # fmt: skip
 
 
-ORACLE = 200  # neighbours of an oracle
+ORACLE = (200,)  # nearest points of an oracle
+TRIED = ((30,), (60,), (150,), (30, 15), (30, 15, 15), (60, 30, 30))  # of windows
 
 
-def oracle(data: Scene, kernel: Kernel, nugget: float, neighbours: int) -> tuple[Array, Array]:
-    """Means and standard deviations of values under clouds, by all that the field was made of."""
-    near = np.asarray(cKDTree(data.X).query(data.Q, [*range(1, neighbours + 1)])[1], np.int32)
+def oracle(data: Scene, kernel: Kernel, nugget: float, counts: tuple[int, ...]) -> tuple[Array, Array]:
+    """Means and standard deviations of values under clouds, by all that the field was made of.
+
+    From windows of these numbers of points, see :class:`cakriging.windows.Windows`.
+    """
     here, there = data.amplitude(data.X), data.amplitude(data.Q)
-    noise = nugget / here**2
-    weights, variance = regressions(data.Q, np.zeros(len(data.Q)), data.X, noise, near, Correlation(kernel))
     residual = (data.y - data.drift(data.X)) / here
-    mean = data.drift(data.Q) + there * np.einsum("ij,ij->i", weights, residual[near])
-    return mean, np.sqrt(there**2 * variance + nugget)
+    place = np.random.default_rng(0).permutation(len(data.X))
+    points = PointColumns(data.X, nugget / here**2, place, residual[:, None])
+    near = Windows(Field.spread(points, math.inf, Communicator()), Correlation(kernel), counts, 1 << 40)
+    sums, explained = near.predict(data.Q)
+    return data.drift(data.Q) + there * sums[:, 0], np.sqrt(there**2 * (1.0 - explained) + nugget)
 
 
 def _scored(data: Scene, mean: Array, std: Array) -> tuple[float, float]:
@@ -149,7 +154,7 @@ def windows(shape: tuple[int, int], ranges: list[float], seeds: list[int], nugge
         kernel = Kernel("laplacian").with_sigma(length)
         data = scene(kernel, shape, nugget, seed)
         many = _scored(data, *oracle(data, kernel, nugget, ORACLE))[0]
-        few = {str(m): _scored(data, *oracle(data, kernel, nugget, m))[0] / many for m in (15, 30, 60, 100)}
+        few = {str(m): _scored(data, *oracle(data, kernel, nugget, m))[0] / many for m in TRIED}
         yield {"points": len(data.X), "range": length, "nugget": nugget, "seed": seed, "oracle": many, **few}
 
 

@@ -61,11 +61,12 @@ class Kriging(Loaded, Regressing):
         True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
     neighbours : int or None
         Nearest points that determine each prediction, by kriging in a moving window; values are conditioned on as many
-        earlier ones for the estimates and the drift (Vecchia's approximation). None: `solver` decides.
+        earlier ones for the estimates and the drift (Vecchia's approximation). None: `solver` decides, and its windows
+        have 60 points at several distances.
     solver : {"auto", "cholesky", "cg", "neighbours"}
-        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "neighbours": 60
-        neighbours. "auto": "cholesky" up to 4,096 points, then "cg" if the covariance ends, or can be cut, within about
-        1,000 near points, and otherwise "neighbours".
+        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "neighbours":
+        moving windows. "auto": "cholesky" up to 4,096 points, then "cg" if the covariance ends, or can be cut, within
+        about 1,000 near points, and otherwise "neighbours".
     tol : float
         Relative residual of "cg". A kernel without compact support is cut where this changes the solution by less.
     neighbors : int

@@ -151,7 +151,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
             iterations, residual = solution["iterations"][0], solution["residual"][0]
             text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
         else:
-            text = f"neighbours: each place from its {solution['neighbours']} nearest points"
+            text = f"neighbours: each place from {solution['neighbours']} near points"
         if "pairs_per_point" in solution:
             storage = "kept" if solution["pairs_kept"] else "computed again in every product"
             text += f"; {solution['pairs_per_point']:.1f} near points per point, {storage}"
@@ -173,8 +173,9 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         if options.grid is not None:
             count = Grid.of(options.grid).count
             kind = fitted.model.variance_of(count)
-            nearest = fitted.model.window or 2 * options.neighbors
-            how = "exact" if kind == "exact" else f"local: of the {nearest} nearest points, a little larger"
+            window = fitted.model.window
+            nearest = 2 * options.neighbors if window is None else sum(window)
+            how = "exact" if kind == "exact" else f"local: of {nearest} near points, a little larger"
             notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
         return notes
 

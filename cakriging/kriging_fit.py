@@ -426,14 +426,14 @@ class _Way:
     ----------
     radius : float
         Distance from which on correlations are 0 or cut; infinity for a dense system and windows.
-    window : int or None
-        Number of nearest points of each place; None without windows.
+    window : tuple of int or None
+        Numbers of nearest points of each place, by level; None without windows.
     cut : dict
         Facts on the cut of a kernel that only decays.
     """
 
     radius: float
-    window: int | None = None
+    window: tuple[int, ...] | None = None
     cut: dict[str, float] = field(default_factory=dict)
 
 
@@ -445,7 +445,7 @@ def _way(rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Co
             need, remedy = 16 * rows.n**2, "use --solver cg or --neighbours K"
             memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", remedy)
         return _Way(math.inf)
-    windows = _Way(math.inf, options.neighbours or WINDOW)
+    windows = _Way(math.inf, WINDOW if options.neighbours is None else (options.neighbours,))
     if solver == "neighbours" or (solver == "auto" and d > MOST_NEAR):
         return windows
     with comm.agreed():
@@ -550,7 +550,7 @@ def _windowed(model: KrigingModel, near: Field, base: NDArray[np.float64], limit
         points.values[:, 0] -= points.values[:, 1:] @ step
     model.points = points
     model.sizes = near.comm.allgather(np.array([near.n_owned], np.int64))
-    return {"solver": "neighbours", "iterations": [0], "neighbours": min(model.window, model.n)}
+    return {"solver": "neighbours", "iterations": [0], "neighbours": min(sum(model.window), model.n)}
 
 
 def _solved(

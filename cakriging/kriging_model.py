@@ -58,8 +58,8 @@ class KrigingModel:
     taper : float or None
     radius : float or None
         Distance at which correlations end or are cut; None for a dense system, and for windows.
-    window : int or None
-        Number of nearest points that determine a prediction; None if all points do.
+    window : tuple of int or None
+        Numbers of nearest points that determine a prediction, see :class:`cakriging.windows.Windows`; None if all do.
     space : Space
     drift : Drift
     beta : ndarray, shape (p,)
@@ -102,7 +102,7 @@ class KrigingModel:
     tol: float
     points: PointColumns
     sizes: NDArray[np.int64]
-    window: int | None = None
+    window: tuple[int, ...] | None = None
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
@@ -138,7 +138,8 @@ class KrigingModel:
         return {
             "kernel": self.kernel.kind, "range": self.range, "sill": self.sill, "nugget": self.nugget,
             **({} if self.taper is None else {"taper": self.taper}),
-            **({} if self.window is None else {"neighbours": self.window}), "drift coefficients": self.beta.tolist(),
+            **({} if self.window is None else {"neighbours": sum(self.window)}),
+            "drift coefficients": self.beta.tolist(),
         }  # fmt: skip
 
     # -- prediction ------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class KrigingModel:
         variance : {"auto", "exact", "local"}
             "exact" solves a system for each row. "local" uses only the 2 `neighbours` nearest points of a row: an upper
             bound, except for the drift's part, which is exact. "auto" chooses, see :meth:`variance_of`. With windows,
-            means and variances are both those of the `window` nearest points.
+            means and variances are both those of the points in a place's window.
 
         Notes
         -----
@@ -178,7 +179,7 @@ class KrigingModel:
         if self.window is not None:
             if variance == "exact":
                 raise InputError(
-                    f"variance exact: the model predicts from {self.window} neighbours; choose auto, or fit with more"
+                    f"variance exact: the model predicts from {sum(self.window)} neighbours; choose auto, or fit more"
                 )
             return "local"
         if variance != "auto":
@@ -454,6 +455,7 @@ class KrigingModel:
             require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
         kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
         space["anisotropy"] = tuple(space["anisotropy"])
+        window = attributes.pop("window", None)  # files of earlier versions have none
         stored = attributes.pop("drift")
         drift = Drift(
             int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
@@ -468,8 +470,9 @@ class KrigingModel:
             empty = np.zeros(0), np.zeros(0, np.int64)
             points = PointColumns(np.zeros((0, d)), *empty, np.zeros((0, sizes["p"] + 1)))
         return cls(
-            **attributes, kernel=kernel, space=Space(**space), drift=drift, beta=shared["beta"], gram=shared["gram"],
-            points=points, sizes=np.array([len(points)]),
+            **attributes, kernel=kernel, window=None if window is None else tuple(window), space=Space(**space),
+            drift=drift, beta=shared["beta"], gram=shared["gram"], points=points,
+            sizes=np.array([len(points)]),
         )  # fmt: skip
 
 

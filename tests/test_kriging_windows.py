@@ -14,16 +14,17 @@ from cacore.kernels import Kernel
 from cakriging import Kriging, KrigingModel
 from cakriging.estimation import Likelihood, Sample
 from cakriging.kriging_system import earlier_blocks
+from cakriging.windows import SPARSER, WINDOW
 
 
-@pytest.mark.parametrize("neighbours", [400, 4000], ids=["all", "more"])
+@pytest.mark.parametrize("neighbours", [150, 4000], ids=["all", "more"])
 def test_all_points_as_neighbours_give_dense_kriging(neighbours, tmp_path):
-    X, y, Q, K = field()
+    X, y, Q, K = field(150)
     Q[0] = X[0]
     want = brute(X, y, Q, K)
     model = Kriging(drift="linear", neighbours=neighbours, **KNOWN).fit(X, y)
     close(model.predict(Q, return_std=True), want, 1e-8)
-    assert model.solver_["neighbours"] == 400
+    assert model.solver_["neighbours"] == 150
     model.model_.save(tmp_path / "model.h5")
     close(KrigingModel.load(tmp_path / "model.h5").predict_std(Q), want, 1e-8)
 
@@ -137,15 +138,36 @@ def test_a_long_range_does_not_need_an_option(tuned, monkeypatch):
     assert Kriging(**{**known, "kernel": "wendland2"}).fit(X, y).solver_["solver"] == "cg"
 
 
+def test_windows_at_several_distances():
+    """Near points of all points, and of the first ones in the shuffled order, each of them once."""
+    X, y, Q, _ = field(800)
+    model = Kriging(solver="neighbours", **KNOWN).fit(X, y)
+    assert (model.model_.window, model.solver_["neighbours"]) == (WINDOW, sum(WINDOW))
+    model.predict(Q)
+    windows = model.model_._windows
+    near = windows.nearest(Q)
+    distances = np.linalg.norm(windows.X - Q[:, None], axis=2)
+    for row, numbers in zip(distances, near, strict=True):
+        want = set()
+        for level, count in enumerate(WINDOW):
+            want |= set(np.argsort(row[: 800 // SPARSER**level])[:count].tolist())
+        assert sorted(numbers[numbers >= 0]) == sorted(want)
+    error = {}
+    for neighbours in (None, 20):
+        trial = Kriging(solver="neighbours", neighbours=neighbours, **KNOWN).fit(X, y)
+        error[neighbours] = np.abs(trial.predict(Q) - Kriging(**KNOWN).fit(X, y).predict(Q)).max()
+    assert error[None] < error[20]
+
+
 def test_command(tmp_path, monkeypatch):
-    X, y, Q, K = field()
+    X, y, Q, K = field(150)
     monkeypatch.chdir(tmp_path)
     np.savetxt("rows.csv", np.column_stack([X, y]), delimiter=",", header="east,north,value", comments="")
     np.savetxt("new.csv", Q, delimiter=",", header="east,north", comments="")
-    known = f"--kernel matern32 --range 0.2 --sill {SILL} --nugget {NUGGET} --drift linear --neighbours 400"
+    known = f"--kernel matern32 --range 0.2 --sill {SILL} --nugget {NUGGET} --drift linear --neighbours 150"
     run("cakriging", ["rows.csv", *known.split(), "--model", "m.h5", "--report", "r.json"])
     report = read(tmp_path / "r.json")
-    assert report["params"]["neighbours"] == 400
+    assert report["params"]["neighbours"] == 150
     assert report["solver"]["solver"] == "neighbours"
     run("cakriging.predict", ["m.h5", "new.csv", "-o", "p.csv", "--std", "--quiet"])
     close(predicted(tmp_path / "p.csv"), brute(X, y, Q, K)[0], 1e-8)
