@@ -9,7 +9,7 @@ the nearest points. "estimates" compares estimated parameters with the true ones
 process of its own. "ranks" times an iteration on virtual ranks. "draws" times conditional simulation.
 
 "defaults" krigs with default options what clouds hide of a grid (--cells), beside an oracle: simple kriging with the
-true covariance, drift and amplitude from the 200 nearest points. The field has an exponential covariance, of a range in
+true covariance, drift and amplitude from 200 points per place. The field has an exponential covariance, of a range in
 units of the longer side, noise, a linear drift, and an amplitude that varies by 20 %. "windows" compares numbers of
 neighbours with the true parameters.
 """
@@ -104,7 +104,7 @@ def errors(points: list[int], neighbours: float) -> Iterator[Record]:
         }  # fmt: skip
 
 
-ORACLE = (200,)  # nearest points of an oracle
+ORACLE = (100, 50, 50)  # points of an oracle's windows
 TRIED = ((30,), (60,), (150,), (30, 15), (30, 15, 15), (60, 30, 30))  # of windows
 
 
