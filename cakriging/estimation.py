@@ -401,7 +401,7 @@ class Estimate:
         return cls(**{name: value.item() for name, value in arrays.items()})
 
 
-class Search:
+class _Search:
     """Search for the free ones of range, sill and nugget, by their logarithms.
 
     The sill is free and has a closed form (`profiled`) if the nugget is free too, or is 0, and no value has a known
@@ -476,14 +476,22 @@ class Search:
         )
 
 
+def search(
+    criterion: Likelihood, fixed: Parameters, first: Parameters | None = None, close: float | None = None
+) -> Estimate:
+    """The parameters of the best score, without standard deviations; collective.
+
+    A grid of 15 ranges and ratios first, unless there are `first` parameters; then Nelder and Mead's simplex on the
+    logarithms, until these and the score change by less than `close`.
+    """
+    return _Search(criterion, fixed).run(first, close)
+
+
 def estimate(
     sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood",
     neighbours: int = NEIGHBOURS, first: Parameters | None = None,
 ) -> Estimate:  # fmt: skip
-    """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; collective.
-
-    A grid of 15 ranges and ratios first, unless there are `first` parameters; then Nelder and Mead's simplex on the
-    logarithms.
+    """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; see :func:`search`.
 
     Raises
     ------
@@ -491,7 +499,7 @@ def estimate(
         On all ranks: the covariance is singular for all parameters tried.
     """
     criterion = CRITERIA[by](sample, kernel, taper, comm, neighbours)
-    best = Search(criterion, fixed).run(first)
+    best = search(criterion, fixed, first)
     with comm.agreed():
         if not math.isfinite(best.loglikelihood):
             raise InputError("the covariance is singular for all parameters tried: give a --nugget above 0")

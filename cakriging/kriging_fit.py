@@ -25,7 +25,7 @@ from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
-from cakriging.selection import LeftOut, Selection, candidates, select
+from cakriging.selection import CovarianceChoice, GapBlocks, candidates, select
 from cakriging.space import (
     Drift,
     Field,
@@ -310,7 +310,7 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         parameters = Parameters(best.range, best.sill, nugget)
     left_out, notes = {}, [] if best is None else _notes(best, options, rows.n)
     if chosen:
-        judge = LeftOut(sample, comm)
+        judge = GapBlocks(sample, comm)
         left_out = judge.summary(kernel, taper, parameters)
         notes.insert(
             0,
@@ -372,7 +372,7 @@ def _selected(
     def selected() -> Kept:
         return select(sample, rows.base, kernels, taper, fixed, options.estimation, comm).arrays()
 
-    selection = Selection.of_arrays(remembered(options.checkpoint, "selection", selected, comm))
+    selection = CovarianceChoice.of_arrays(remembered(options.checkpoint, "selection", selected, comm))
     drift = options.drift
     if drift == "auto":
         if rows.drift.degree == 1 and not selection.linear:

@@ -1,7 +1,7 @@
 """Kernel, drift and criterion of the estimates, chosen by the data where the user names no kernel.
 
 1. :func:`select`: fits each kernel to a small sample by likelihood, and the best one also by left-out blocks.
-2. :class:`LeftOut`: predicts left-out blocks of the size of the gaps between the points, and compares the densities.
+2. :class:`GapBlocks`: predicts left-out blocks of the size of the gaps between the points, and compares the densities.
 
 The likelihood weighs short distances most. So it chooses the kernel, unless another fit predicts left-out blocks
 significantly better: a map asks for values in its gaps.
@@ -22,7 +22,7 @@ from scipy.special import chdtri
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Kept
 from cacore.kernels import Kernel
-from cakriging.estimation import CRITERIA, MOST_BLOCKS, SMALLEST, Estimate, LeftOutBlocks, Parameters, Sample, Search
+from cakriging.estimation import CRITERIA, MOST_BLOCKS, SMALLEST, Estimate, LeftOutBlocks, Parameters, Sample, search
 
 KERNELS = ("laplacian", "matern32", "matern52", "gaussian", "wendland2")  # in the order of their smoothness
 ENDING = ("wendland0", "wendland2", "wendland4")  # for a solver that needs near points
@@ -38,7 +38,7 @@ _FEWEST_BLOCKS = 20  # a comparison of fewer blocks has no standard error worth 
 
 
 @dataclass(frozen=True)
-class Selection:
+class CovarianceChoice:
     """The chosen kernel, drift and criterion, and first parameters.
 
     Attributes
@@ -65,7 +65,7 @@ class Selection:
         return {"numbers": numbers, "first": first}
 
     @classmethod
-    def of_arrays(cls, arrays: Kept) -> Selection:
+    def of_arrays(cls, arrays: Kept) -> CovarianceChoice:
         """The selection that :meth:`arrays` stored."""
         kernel, criterion, linear = arrays["numbers"].tolist()
         return cls((ENDING + KERNELS)[kernel], [*CRITERIA][criterion], bool(linear), Parameters(*arrays["first"]))
@@ -74,7 +74,7 @@ class Selection:
 def select(
     sample: Sample, base: NDArray[np.float64], kernels: Sequence[Kernel], taper: float, fixed: Parameters,
     estimation: str, comm: Communicator,
-) -> Selection:  # fmt: skip
+) -> CovarianceChoice:  # fmt: skip
     """Choose one of the kernels, a criterion unless it is named, and whether the drift has slopes; collective.
 
     Parameters
@@ -104,16 +104,16 @@ def select(
     if estimation == "auto":
         trials = [(kernel, "likelihood", fit) for kernel, fit in zip(kernels, fits, strict=True)]
         trials.append((kernel, "blocks", _fit(small, kernel, taper, fixed, "blocks", comm)))
-        judge = LeftOut(sample, comm)
+        judge = GapBlocks(sample, comm)
         densities = [judge.densities(kernel, taper, fit) for kernel, _, fit in trials]
         kernel, by, estimate = trials[preferred(densities, best)]
     first = Parameters(estimate.range, estimate.sill, estimate.nugget)
-    return Selection(kernel.kind, by, _has_slopes(small, base, kernel, taper, first, comm), first)
+    return CovarianceChoice(kernel.kind, by, _has_slopes(small, base, kernel, taper, first, comm), first)
 
 
 def _fit(sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, by: str, comm: Communicator) -> Estimate:
     """Parameters of one kernel, from Vecchia's approximation even where the likelihood could be exact; collective."""
-    return Search(CRITERIA[by](sample, kernel, taper, comm, FEW, exact=False), fixed).run(close=_LOOSE)
+    return search(CRITERIA[by](sample, kernel, taper, comm, FEW, exact=False), fixed, close=_LOOSE)
 
 
 def preferred(densities: Sequence[NDArray[np.float64]], best: int) -> int:
@@ -150,7 +150,7 @@ def _has_slopes(
 # -- left-out blocks ---------------------------------------------------------------------------------------
 
 
-class LeftOut:
+class GapBlocks:
     """Predictions of left-out blocks that are as large as the gaps between points; construction is local.
 
     Parameters
@@ -186,7 +186,7 @@ class LeftOut:
     def densities(self, kernel: Kernel, taper: float, fit: Estimate | Parameters) -> NDArray[np.float64]:
         """Logarithm of the density of each block's values, each given the values outside, without a constant."""
         block, errors, variance = self.predicted(kernel, taper, fit)
-        return np.bincount(block, -0.5 * (np.log(variance) + errors**2 / variance))
+        return np.asarray(np.bincount(block, -0.5 * (np.log(variance) + errors**2 / variance)), np.float64)
 
     def summary(self, kernel: Kernel, taper: float, fit: Estimate | Parameters) -> dict[str, float]:
         """Root mean square error of left-out values, and the share inside 95 % intervals; collective."""

@@ -14,7 +14,7 @@ from cacore.kernels import Kernel
 from cakriging import Kriging
 from cakriging.estimation import Parameters, Sample
 from cakriging.near_matrix import Correlation
-from cakriging.selection import ENDING, KERNELS, LeftOut, Selection, block_count, candidates, preferred
+from cakriging.selection import ENDING, KERNELS, CovarianceChoice, GapBlocks, block_count, candidates, preferred
 
 
 def field(kind, n=500, length=0.2, nugget=0.05, slope=0.0, seed=0):
@@ -95,7 +95,7 @@ def test_blocks_are_as_wide_as_gaps():
 def test_left_out_errors_are_those_of_a_solution_per_value():
     X, y = field("matern32", 150)
     sample = Sample(X, y, np.ones((150, 1)), np.zeros(150))
-    judge = LeftOut(sample, Communicator())
+    judge = GapBlocks(sample, Communicator())
     block, errors, variance = judge.predicted(Kernel("matern32"), math.inf, Parameters(0.3, 2.0, 0.1))
     K = 2.0 * Correlation(Kernel("matern32").with_sigma(0.3)).matrix(X, X) + 0.1 * np.eye(150)
     for row in (3, 77, 149):
@@ -122,8 +122,8 @@ def test_candidates_and_their_record():
     assert [kernel.kind for kernel in candidates("auto", math.inf, 3, 2)] == list(KERNELS)
     assert [kernel.kind for kernel in candidates("cg", math.inf, 3, 2)] == list(ENDING)
     assert "wendland2" not in [kernel.kind for kernel in candidates("auto", math.inf, 3, 4)]
-    selection = Selection("wendland2", "blocks", True, Parameters(0.1, 2.0, 0.3))
-    assert Selection.of_arrays(selection.arrays()) == selection
+    selection = CovarianceChoice("wendland2", "blocks", True, Parameters(0.1, 2.0, 0.3))
+    assert CovarianceChoice.of_arrays(selection.arrays()) == selection
 
 
 def test_the_command_says_what_was_chosen(tmp_path, monkeypatch, capsys, small):

@@ -127,10 +127,10 @@ def test_what_is_refused_in_one_line(options, match):
         model.predict(X, return_std=True, variance="exact")
 
 
-def test_a_long_range_does_not_need_an_option(tuned, monkeypatch):
+def test_a_long_range_does_not_need_an_option(tuned):
     """Beyond the points that are solved by a dense factor, a covariance that cannot be cut uses neighbours."""
     X, y, Q, K = field()
-    monkeypatch.setattr("cakriging.kriging_fit.DENSE", 100)
+    tuned(kriging_dense=100)
     known = {**KNOWN, "range": 0.2, "drift": "linear"}
     model = Kriging(**known).fit(X, y)
     assert model.solver_["solver"] == "neighbours"
