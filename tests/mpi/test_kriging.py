@@ -82,6 +82,17 @@ def test_windows_give_the_same_numbers(comm, mine, everywhere, folder):
     np.testing.assert_allclose(draws, alone.simulate(Q, 2, random_state=5), rtol=0, atol=1e-8)
 
 
+def test_the_same_choice_of_kernel_and_drift(comm, mine, everywhere, tuned):
+    X, y, Q = rows()
+    tuned(screened=150, compared=200, first_ranges=(0.1,), estimate_digits=0.1)
+    my, some = mine(len(X)), mine(len(Q))
+    model, alone = Kriging(random_state=0, comm=comm).fit(X[my], y[my]), Kriging(random_state=0).fit(X, y)
+    assert (model.model_.kernel.kind, len(model.beta_)) == (alone.model_.kernel.kind, len(alone.beta_))
+    assert model.left_out_ == pytest.approx(alone.left_out_, rel=1e-8)
+    np.testing.assert_allclose([model.range_, model.nugget_], [alone.range_, alone.nugget_], rtol=1e-8)
+    np.testing.assert_allclose(everywhere(model.predict(Q[some])), alone.predict(Q), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("given", [{"solver": "cg", "taper": 0.2}, {"solver": "cholesky"}])
 def test_the_same_draws(given, comm, mine, everywhere):
     """Conditional simulation: the same draws, in row order, with places at points, twice, and on ranks' borders."""
