@@ -113,7 +113,7 @@ class Kriging(Loaded, Regressing):
     >>> from cakriging import Kriging
     >>> places = np.random.default_rng(0).uniform(0, 10, (200, 2))
     >>> depth = np.sin(places[:, 0]) + 0.1 * places[:, 1]
-    >>> model = Kriging(kernel="matern32", range=3.0, nugget=0.01, sill=1.0).fit(places, depth)
+    >>> model = Kriging(random_state=0).fit(places, depth)  # kernel, drift and parameters are chosen
     >>> mean, deviation = model.predict([[5.0, 5.0], [50.0, 50.0]], return_std=True)
     >>> bool(deviation[0] < deviation[1])  # far from all places, the model knows less
     True
