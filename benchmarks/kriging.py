@@ -1,11 +1,17 @@
 """Kriging of fields of known covariance: errors beside the theory, seconds and memory against points, virtual ranks.
 
-python -m benchmarks kriging [--only errors|estimates|time|ranks|draws ...] [--points N ...] [--neighbours K]
+python -m benchmarks kriging [--only defaults|windows|errors|estimates|time|ranks|draws ...] [--points N ...]
+    [--neighbours K] [--cells 150x100] [--scene-ranges R ...] [--seeds S ...]
 
 Fields are made by circulant embedding (benchmarks/gaussian_fields.py), with a Wendland kernel whose radius holds K
 points on average. "errors" compares prediction errors with the kriging variance, and that one with a dense solution of
 the nearest points. "estimates" compares estimated parameters with the true ones. "time" runs each number of points in a
 process of its own. "ranks" times an iteration on virtual ranks. "draws" times conditional simulation.
+
+"defaults" krigs with default options what clouds hide of a grid (--cells), beside an oracle: simple kriging with the
+true covariance, drift and amplitude from 200 points per place. The field has an exponential covariance, of a range in
+units of the longer side, noise, a linear drift, and an amplitude that varies by 20 %. "windows" compares numbers of
+neighbours with the true parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from benchmarks.cluster.programs import least
 from benchmarks.cluster.timeline import replay
 from benchmarks.cluster.trace import Trace
 from benchmarks.cluster.world import World
-from benchmarks.gaussian_fields import FieldData, observed
+from benchmarks.gaussian_fields import FieldData, Scene, observed, scene
 from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import Record, Results, table
 from benchmarks.scaling import keep_memory
@@ -42,14 +48,16 @@ from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
 from cakernels.plan.machine import PRESETS
 from cakriging import Kriging
+from cakriging.estimation import CRITERIA
 from cakriging.kriging_method import METHOD
 from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation
-from cakriging.options import ESTIMATIONS, KrigingOptions
+from cakriging.options import KrigingOptions
 from cakriging.space import Field, PointColumns
+from cakriging.windows import Windows
 
 Array = NDArray[np.float64]
-PARTS = ("errors", "estimates", "time", "ranks", "draws")
+PARTS = ("defaults", "windows", "errors", "estimates", "time", "ranks", "draws")
 PLACES = 50_000  # to predict
 TURNS = 25  # solutions on virtual ranks
 NEAREST, CHECKED = 500, 100  # points of a dense solution, and places where there is one
@@ -96,13 +104,67 @@ def errors(points: list[int], neighbours: float) -> Iterator[Record]:
         }  # fmt: skip
 
 
+ORACLE = (100, 50, 50)  # points of an oracle's windows
+TRIED = ((30,), (60,), (150,), (30, 15), (30, 15, 15), (60, 30, 30))  # of windows
+
+
+def oracle(data: Scene, kernel: Kernel, nugget: float, counts: tuple[int, ...]) -> tuple[Array, Array]:
+    """Means and standard deviations of values under clouds, by all that the field was made of.
+
+    From windows of these numbers of points, see :class:`cakriging.windows.Windows`.
+    """
+    here, there = data.amplitude(data.X), data.amplitude(data.Q)
+    residual = (data.y - data.drift(data.X)) / here
+    place = np.random.default_rng(0).permutation(len(data.X))
+    points = PointColumns(data.X, nugget / here**2, place, residual[:, None])
+    near = Windows(Field.spread(points, math.inf, Communicator()), Correlation(kernel), counts, 1 << 40)
+    sums, explained = near.predict(data.Q)
+    return data.drift(data.Q) + there * sums[:, 0], np.sqrt(there**2 * (1.0 - explained) + nugget)
+
+
+def _scored(data: Scene, mean: Array, std: Array) -> tuple[float, float]:
+    """Root mean square error, and coverage of 95 % intervals."""
+    error = data.truth - mean
+    return float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error) < 1.959964 * std))
+
+
+def defaults(shape: tuple[int, int], ranges: list[float], seeds: list[int], nuggets: list[float]) -> Iterator[Record]:
+    """Errors and intervals with default options, beside the oracle's."""
+    for length, nugget, seed in itertools.product(ranges, nuggets, seeds):
+        kernel = Kernel("laplacian").with_sigma(length)
+        data = scene(kernel, shape, nugget, seed)
+        best, best_coverage = _scored(data, *oracle(data, kernel, nugget, ORACLE))
+        used = time.process_time()
+        model = Kriging(random_state=0).fit(data.X, data.y)
+        fitted = time.process_time() - used
+        rmse, coverage = _scored(data, *model.predict(data.Q, return_std=True))
+        yield {
+            "points": len(data.X), "range": length, "nugget": nugget, "seed": seed, "oracle": best,
+            "rmse over the oracle's": rmse / best, "coverage": coverage, "oracle's coverage": best_coverage,
+            "kernel": model.model_.kernel.kind, "functions of the drift": len(model.beta_),
+            "solver": str(model.solver_["solver"]), "estimated range": model.range_,
+            "estimated nugget": model.nugget_, "left out": model.left_out_["rmse"], "fit, processor": fitted,
+            "all, processor": time.process_time() - used,
+        }  # fmt: skip
+
+
+def windows(shape: tuple[int, int], ranges: list[float], seeds: list[int], nuggets: list[float]) -> Iterator[Record]:
+    """Errors of the true covariance with few neighbours."""
+    for length, nugget, seed in itertools.product(ranges, nuggets, seeds):
+        kernel = Kernel("laplacian").with_sigma(length)
+        data = scene(kernel, shape, nugget, seed)
+        many = _scored(data, *oracle(data, kernel, nugget, ORACLE))[0]
+        few = {str(m): _scored(data, *oracle(data, kernel, nugget, m))[0] / many for m in TRIED}
+        yield {"points": len(data.X), "range": length, "nugget": nugget, "seed": seed, "oracle": many, **few}
+
+
 def estimates(points: list[int], neighbours: float) -> Iterator[Record]:
     """Estimates by likelihood and by left-out blocks over the true parameters, for several seeds."""
     for n, nugget in itertools.product(points, (0.1, 0.3)):
         correlation = correlation_of("wendland2", n, 2, neighbours)
         for seed in range(3):
             data = observed(correlation, n, 1000, 2, nugget, seed)
-            for by in ESTIMATIONS:
+            for by in CRITERIA:
                 begun = time.process_time()
                 model = Kriging(kernel="wendland2", solver="cg", random_state=seed, estimation=by).fit(data.X, data.y)
                 yield {
@@ -239,6 +301,10 @@ def main() -> None:
     parser.add_argument("--neighbours", type=float, default=40.0)
     parser.add_argument("--ranks", nargs="+", type=int, default=[4, 16, 64, 256])
     parser.add_argument("--rows", type=int, default=15_625, help="points per rank of weak scaling")
+    parser.add_argument("--cells", type=lambda word: tuple(map(int, word.split("x"))), default=(150, 100))
+    parser.add_argument("--scene-ranges", nargs="+", type=float, default=[0.02, 0.1, 0.3, 0.6])
+    parser.add_argument("--scene-nuggets", nargs="+", type=float, default=[0.05])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--network", choices=PRESETS, default="aries")
     parser.add_argument("--memory", type=float, default=9.0, help="GiB that a fit may use")
     parser.add_argument("--threads", type=int, default=threads.available())
@@ -247,11 +313,14 @@ def main() -> None:
     threads.set_threads(args.threads)
     headline()
     results = Results("kriging")
+    scenes = args.cells, args.scene_ranges, args.seeds, args.scene_nuggets
     for part in args.only:
         if part == "ranks":
             threads.set_threads(1)
             keep_memory()
         made = {
+            "defaults": lambda: defaults(*scenes),
+            "windows": lambda: windows(*scenes),
             "errors": lambda: errors(args.points, args.neighbours),
             "estimates": lambda: estimates(args.points, args.neighbours),
             "time": lambda: timed(args.points, args.neighbours, args.threads, int(args.memory * 2**30)),

@@ -1,12 +1,14 @@
-"""Kriging: Gaussian processes in one to three coordinates, solved with near points alone.
+"""Kriging: Gaussian processes in few coordinates, by a dense system, near points, or windows of the nearest points.
 
 ==================  ====================================================================================
 `kriging_fit`       the algorithm on all ranks, step by step: read this first
 `kriging_method`    the record of the method; `options`: its options
 `space`             coordinates, the drift, the division of the points over ranks, and the halo
+`selection`         kernel, drift and criterion, where no kernel is named
 `estimation`        range, sill and nugget: likelihood, left-out blocks, variogram
 `kriging_system`    the linear system: conjugate gradients on near points with a sparse factor of the inverse, or a
                     dense factor; also Vecchia's regressions
+`windows`           predictions and draws from the nearest points of each place alone
 `near_matrix`       correlations with a cutoff radius, and products with the sparse matrix of them
 `kriging_model`     means, standard deviations and draws at new places, and the model file
 `maps`              predictions on a grid, and their files

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,6 +103,17 @@ class Sample:
     def __len__(self) -> int:
         return len(self.X)
 
+    def part(self, count: int) -> Sample:
+        """At most `count` points: the first ones, half of them, and the nearest ones of each of the first 10."""
+        if len(self) <= count:
+            return self
+        near = count // 2 // BLOCKS
+        rows = np.zeros(len(self), np.bool_)
+        rows[: count - BLOCKS * near] = True
+        rows[cKDTree(self.X).query(self.X[:BLOCKS], [*range(1, near + 1)])[1]] = True
+        blocks = int(np.count_nonzero(rows)) - (count - BLOCKS * near)
+        return Sample(self.X[rows], self.y[rows], self.F[rows], self.errors[rows], blocks)
+
     def residual(self) -> NDArray[np.float64]:
         """Values minus their least squares fit by the functions of the drift, shape (s,)."""
         if not self.F.shape[1]:
@@ -132,25 +144,32 @@ def _blocks(X: NDArray[np.float64], place: NDArray[np.int64], near: int, comm: C
 # Reasoned, not measured: a factorisation of 1,200 points takes 0.6 Gflop, Vecchia's approximation 26 Mflop.
 EXACT = 1200  # points up to which the likelihood is exact
 NEIGHBOURS = 40  # neighbours that each value is conditioned on beyond that
+_SUMMED = 256  # groups of rows whose sums are added up in one order, so that sums do not depend on the number of ranks
 
 
 class Likelihood:
     """The restricted likelihood of a sample; construction and calls are collective, with the same result on all ranks.
 
     Up to 1,200 points it is exact. Beyond, it is Vecchia's approximation: the product of each value's density given its
-    40 nearest earlier values. The order is random, so that there are neighbours at all distances.
+    `neighbours` nearest earlier values. The order is random, so that there are neighbours at all distances.
 
     Notes
     -----
     Exact: s^3/3 flops per evaluation, on every rank. Vecchia's: s m^3/3 flops, shared by the ranks, and one Allreduce
-    of (p + 1)^2 + 1 numbers.
+    of 256 ((p + 1)^2 + 1) numbers.
     """
 
-    def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
-        self.sample, self.kernel, self.taper, self.comm = sample, kernel, taper, comm
-        self.exact, self.evaluations = len(sample) <= EXACT, 0
-        self.mine = slice(*block_bounds(len(sample), comm.size, comm.rank))  # regressions that this rank computes
-        self._neighbours = None if self.exact else nearest_of_all(sample.X, NEIGHBOURS)
+    def __init__(
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS,
+        exact: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.sample, self.kernel, self.taper, self.comm, self.m = sample, kernel, taper, comm, neighbours
+        self.exact, self.evaluations = len(sample) <= EXACT if exact is None else exact, 0
+        first, last = block_bounds(_SUMMED, comm.size, comm.rank)
+        self._groups = [block_bounds(len(sample), _SUMMED, group)[0] for group in range(first, last + 1)]
+        self._first = first
+        self.mine = slice(self._groups[0], self._groups[-1])  # regressions that this rank computes
+        self._neighbours = None if self.exact else nearest_of_all(sample.X, neighbours)
 
     def terms(self, length: float, noise: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Log-determinant of rho + D, and the Gram matrix of its whitened [F, y], shape (p + 1, p + 1)."""
@@ -168,8 +187,19 @@ class Likelihood:
             return 2.0 * float(np.log(np.diagonal(L)).sum()), white.T @ white
         white, variance = self.regressed(columns, noise, self._neighbours, correlation)
         white /= np.sqrt(variance)[:, None]
-        sums = self.comm.allreduce(np.append((white.T @ white).ravel(), np.log(variance).sum()))
+        products = (white[:, :, None] * white[:, None, :]).reshape(len(white), -1)
+        sums = self.added(np.column_stack([products, np.log(variance)]))
         return float(sums[-1]), sums[:-1].reshape(columns.shape[1], -1)
+
+    def added(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over all ranks' rows of `terms`, (m, c) for this rank's rows, with the same bits on any number of ranks.
+
+        Collective. The search for parameters would otherwise take other steps on other numbers of ranks.
+        """
+        sums = np.zeros((_SUMMED, terms.shape[1]))
+        for group, (lo, hi) in enumerate(pairwise(self._groups), self._first):
+            sums[group] = terms[lo - self.mine.start : hi - self.mine.start].sum(axis=0)
+        return np.asarray(self.comm.allreduce(sums).sum(axis=0))
 
     def regressed(
         self, columns: NDArray[np.float64], noise: NDArray[np.float64], neighbours: NDArray[np.int32],
@@ -227,12 +257,15 @@ class LeftOutBlocks(Likelihood):
     Notes
     -----
     Per evaluation: one evaluation of the likelihood, for the drift, and s m^3/3 flops for s points with m = 40
-    neighbours, divided among the ranks. One Allreduce of 2 numbers.
+    neighbours, divided among the ranks. One Allreduce of 512 numbers.
     """
 
-    def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
-        super().__init__(sample, kernel, taper, comm)
-        self.nearest = nearest_of_other_blocks(sample.X, NEIGHBOURS)
+    def __init__(
+        self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator, neighbours: int = NEIGHBOURS,
+        exact: bool | None = None, blocks: int = MOST_BLOCKS,
+    ) -> None:  # fmt: skip
+        super().__init__(sample, kernel, taper, comm, neighbours, exact)
+        self.block, self.nearest = nearest_of_other_blocks(sample.X, neighbours, blocks)
 
     def __call__(self, length: float, sill: float | None, nugget: float, ratio: float | None) -> tuple[float, float]:
         """Minus twice the sum of the logarithms of the left-out values' densities, and the sill.
@@ -240,31 +273,51 @@ class LeftOutBlocks(Likelihood):
         `length` is the range. If `sill` is None, the sill that maximises the densities for this `ratio` of nugget to
         sill is used and returned.
         """
-        y, noise = self.sample.y, self.sample.noise(sill, nugget, ratio)
+        left_out = self.left_out(length, self.sample.noise(sill, nugget, ratio))
+        if left_out is None:
+            return math.inf, 1.0
+        errors, variance = left_out
+        sums = self.added(np.column_stack([np.log(variance), errors**2 / variance]))
+        return deviance(len(self.sample), float(sums[0]), float(sums[1]), sill if ratio is None else None)
+
+    def left_out(
+        self, length: float, noise: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Errors, and their variances over the sill, of this rank's left-out values; None if singular; collective."""
+        y = self.sample.y
         logdet, gram = self.terms(length, noise)
         if not math.isfinite(logdet):
-            return math.inf, 1.0
+            return None
         residual = y - self.sample.F @ drift_of(gram) if len(gram) > 1 else y
         correlation = Correlation(self.kernel.with_sigma(length), self.taper)
         errors, variance = self.regressed(residual[:, None], noise, self.nearest, correlation)
-        sums = self.comm.allreduce(np.array([np.log(variance).sum(), (errors[:, 0] ** 2 / variance).sum()]))
-        return deviance(len(y), float(sums[0]), float(sums[1]), sill if ratio is None else None)
+        return errors[:, 0], variance
 
 
-def nearest_of_other_blocks(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
-    """The m nearest points of other blocks for each point of `X`, shape (n, m); -1 where there are no more.
+def nearest_of_other_blocks(
+    X: NDArray[np.float64], m: int, most: int = MOST_BLOCKS
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Blocks of neighbouring points, and the m nearest points of other blocks for each point.
 
-    There are at most 50 blocks of neighbouring points, and each has at least 10 points if n is large enough.
+    There are at most `most` blocks, and each has at least 10 points if n is large enough.
+
+    Returns
+    -------
+    blocks : ndarray of int64, shape (n,)
+        Number of each point's block.
+    nearest : ndarray of int32, shape (n, m)
+        -1 where there are no more.
     """
     n = len(X)
-    out = np.full((n, m), -1, np.int32)
+    number, out = np.zeros(n, np.int64), np.full((n, m), -1, np.int32)
     order = spatial_order(X, SMALLEST)
-    for block in np.array_split(order, max(2, min(MOST_BLOCKS, n // SMALLEST))):
+    for turn, block in enumerate(np.array_split(order, max(2, min(most, n // SMALLEST)))):
+        number[block] = turn
         others = np.setdiff1d(order, block)
         k = min(m, len(others))
         _, nearest = cKDTree(X[others]).query(X[block], k, workers=threads.current())
         out[block, :k] = others[nearest.reshape(len(block), k)]
-    return out
+    return number, out
 
 
 # -- the search ------------------------------------------------------------------------------------------
@@ -384,11 +437,22 @@ class _Search:
             points[theta.tobytes()] = theta
         return list(points.values())
 
-    def run(self) -> Estimate:
-        """Search, and return the estimate of the best score."""
-        grid = self.grid()
+    def start(self, first: Parameters) -> NDArray[np.float64]:
+        """The point of the search of some parameters, none of which is None."""
+        values = {name: float(value) for name, value in vars(first).items()}
+        if self.profiled:
+            values["nugget"] /= values["sill"]
+        # A nugget of 0 has no logarithm, and one below a millionth of the sill changes nothing.
+        values["nugget"] = max(values["nugget"], 1e-6 if self.profiled else 1e-6 * values["sill"])
+        return np.log([values[name] for name in self.free])
+
+    def run(self, first: Parameters | None = None, close: float | None = None) -> Estimate:
+        """Search from the best of a grid, or from `first`, and return the estimate of the best score."""
+        grid = self.grid() if first is None else [self.start(first)]
         values = np.array([self.criterion(*self.arguments(theta))[0] for theta in grid])
         setting = choose(values)
+        if first is not None and setting is None:  # singular where the full matrix is used, not just neighbours
+            return self.run(close=close)
         best = grid[0] if setting is None else grid[setting[0]]
 
         def cost(theta: NDArray[np.float64]) -> float:
@@ -398,8 +462,9 @@ class _Search:
 
         # Unlike other searches, this one continues between the points of its grid.
         if best.size and setting is not None:
-            simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
-            options = {"xatol": _CLOSE, "fatol": _CLOSE, "maxfev": 300, "initial_simplex": simplex}
+            simplex = np.vstack([best, best + (0.5 if first is None else 0.1) * np.eye(best.size)])
+            close = _CLOSE if close is None else close
+            options = {"xatol": close, "fatol": close, "maxfev": 300, "initial_simplex": simplex}
             with np.errstate(invalid="ignore"):  # differences of infinite costs
                 best = minimize(cost, best, method="Nelder-Mead", options=options).x
         range_, sill, nugget, ratio = self.arguments(best)
@@ -411,20 +476,30 @@ class _Search:
         )
 
 
-def estimate(
-    sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood"
+def search(
+    criterion: Likelihood, fixed: Parameters, first: Parameters | None = None, close: float | None = None
 ) -> Estimate:
-    """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; collective.
+    """The parameters of the best score, without standard deviations; collective.
 
-    A grid of 15 ranges and ratios first, then Nelder and Mead's simplex on the logarithms.
+    A grid of 15 ranges and ratios first, unless there are `first` parameters; then Nelder and Mead's simplex on the
+    logarithms, until these and the score change by less than `close`.
+    """
+    return _Search(criterion, fixed).run(first, close)
+
+
+def estimate(
+    sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, comm: Communicator, by: str = "likelihood",
+    neighbours: int = NEIGHBOURS, first: Parameters | None = None,
+) -> Estimate:  # fmt: skip
+    """The parameters of the best score by the criterion `by`, with those that are set in `fixed`; see :func:`search`.
 
     Raises
     ------
     InputError
         On all ranks: the covariance is singular for all parameters tried.
     """
-    criterion = CRITERIA[by](sample, kernel, taper, comm)
-    best = _Search(criterion, fixed).run()
+    criterion = CRITERIA[by](sample, kernel, taper, comm, neighbours)
+    best = search(criterion, fixed, first)
     with comm.agreed():
         if not math.isfinite(best.loglikelihood):
             raise InputError("the covariance is singular for all parameters tried: give a --nugget above 0")

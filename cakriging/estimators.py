@@ -29,21 +29,24 @@ class Kriging(Loaded, Regressing):
 
     Parameters
     ----------
-    kernel : {"gaussian", "laplacian", "matern32", "matern52", "rational", "wendland0", "wendland2", "wendland4"}
+    kernel : str
         Covariance function of distance r, with s = `range`: gaussian exp(-r^2 / (2 s^2)); laplacian exp(-r / s), the
         exponential model; matern32 (1 + q) exp(-q), q = sqrt(3) r / s; matern52 (1 + q + q^2/3) exp(-q),
         q = sqrt(5) r / s; rational (1 + r^2 / (2 degree s^2))^-degree; wendland0, 2 and 4 are 0 beyond r = s, and have
-        0, 2 and 4 continuous derivatives.
+        0, 2 and 4 continuous derivatives. "auto": the one of laplacian, matern32, matern52, gaussian and wendland2 that
+        suits the values, together with `drift` and `estimation`; but matern32 if a `range` is set.
     range, sill, nugget : float or None
         Length s of the kernel, variance of the field, variance of independent noise. None: estimated.
-    estimation : {"likelihood", "blocks"}
+    estimation : {"auto", "likelihood", "blocks"}
         Criterion of the estimates: restricted likelihood, or the predictive density of values in left-out blocks, each
-        from its 40 nearest values in other blocks. "blocks" relies less on the covariance at short distances.
+        from its 40 nearest values in other blocks. "blocks" relies less on the covariance at short distances. "auto":
+        "likelihood", unless kernel="auto" finds that left-out blocks are predicted better otherwise.
     sample : int
         Most points used for the estimates and the variogram: half of them random, half in 10 blocks of neighbours.
-    drift : {"constant", "none", "linear", "quadratic"} or sequence
+    drift : {"auto", "constant", "none", "linear", "quadratic"} or sequence
         Mean of the field: a constant (ordinary kriging), 0 (simple kriging), a polynomial of the coordinates (universal
-        kriging); or numbers or names of columns of `X`, which with a constant are the functions of the drift.
+        kriging); or numbers or names of columns of `X`, which with a constant are the functions of the drift. "auto":
+        "constant", or "linear" where kernel="auto" finds slopes.
     taper : float or None
         Radius of Wendland's function, by which the kernel is multiplied to give it compact support.
     degree : int
@@ -56,13 +59,18 @@ class Kriging(Loaded, Regressing):
         True if coordinates are longitude and latitude in degrees: distances are chords of the Earth in km.
     average : bool
         True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
-    solver : {"auto", "cholesky", "cg"}
-        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "auto": "cholesky"
-        up to 4,096 points.
+    neighbours : int or None
+        Nearest points that determine each prediction, by kriging in a moving window; values are conditioned on as many
+        earlier ones for the estimates and the drift (Vecchia's approximation). None: `solver` decides, and its windows
+        have 60 points at several distances.
+    solver : {"auto", "cholesky", "cg", "neighbours"}
+        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "neighbours":
+        moving windows. "auto": "cholesky" up to 4,096 points, then "cg" if the covariance ends, or can be cut, within
+        about 1,000 near points, and otherwise "neighbours".
     tol : float
         Relative residual of "cg". A kernel without compact support is cut where this changes the solution by less.
     neighbors : int
-        Nearest points per point in the preconditioner; local standard deviations use twice as many.
+        Nearest points per point in the preconditioner of "cg"; its local standard deviations use twice as many.
     random_state : int, RandomState or None
         Seed of the random order of the points.
     comm : mpi4py communicator or None
@@ -84,10 +92,13 @@ class Kriging(Loaded, Regressing):
     log_std_ : dict
         Standard deviation of the logarithm of each parameter that was estimated by likelihood, by name; infinity if the
         points do not determine the parameter.
+    left_out_ : dict
+        "rmse" of values in left-out blocks as wide as the gaps between points, and "coverage_of_95_%" of their
+        intervals; empty unless the kernel was chosen.
     n_iter_ : int
         Iterations of "cg".
     residual_ : float
-        Relative residual of the solution.
+        Relative residual of the solution; NaN for "neighbours", which solves a small system per place.
     solver_ : dict
         Facts about the solution: pairs of near points, entries of the preconditioner, halo.
 
@@ -102,25 +113,26 @@ class Kriging(Loaded, Regressing):
     >>> from cakriging import Kriging
     >>> places = np.random.default_rng(0).uniform(0, 10, (200, 2))
     >>> depth = np.sin(places[:, 0]) + 0.1 * places[:, 1]
-    >>> model = Kriging(kernel="matern32", range=3.0, nugget=0.01, sill=1.0).fit(places, depth)
+    >>> model = Kriging(random_state=0).fit(places, depth)  # kernel, drift and parameters are chosen
     >>> mean, deviation = model.predict([[5.0, 5.0], [50.0, 50.0]], return_std=True)
     >>> bool(deviation[0] < deviation[1])  # far from all places, the model knows less
     True
     """
 
-    kernel: str = "matern32"
+    kernel: str = "auto"
     range: float | None = None
     sill: float | None = None
     nugget: float | None = None
-    estimation: str = "likelihood"
+    estimation: str = "auto"
     sample: int = 20_000
-    drift: str | Sequence[int | str] = "constant"
+    drift: str | Sequence[int | str] = "auto"
     taper: float | None = None
     degree: int = 3
     anisotropy: float | Sequence[float] | None = None
     angle: float = 0.0
     geographic: bool = False
     average: bool = False
+    neighbours: int | None = None
     solver: str = "auto"
     tol: float = 1e-6
     neighbors: int = 30
@@ -156,6 +168,7 @@ class Kriging(Loaded, Regressing):
         self.beta_, self.variogram_ = self.model_.beta, fitted.variogram
         self.loglikelihood_ = None if fitted.estimate is None else fitted.estimate.loglikelihood
         self.log_std_ = {} if fitted.estimate is None else fitted.estimate.deviations
+        self.left_out_ = fitted.left_out
         self.n_iter_, self.residual_, self.solver_ = fitted.solver["iterations"][0], fitted.residual, fitted.solver
         return self
 

@@ -109,9 +109,12 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         """Fields of the report: parameters, the solution, the estimate and the variogram."""
         model, variogram = fitted.model, fitted.variogram
         return {
-            "params": {**reported(run.options, run.method.has), **model.described()},
+            "params": {**reported(fitted.options, run.method.has), **model.described()},
             "solver": fitted.solver,
-            "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
+            "estimate": {
+                **({} if fitted.estimate is None else fitted.estimate.described()),
+                **({"left_out": fitted.left_out} if fitted.left_out else {}),
+            },
             "variogram": {name: getattr(variogram, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
         }
 
@@ -144,8 +147,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
     def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield the lines of the printed table about the solution."""
         solution = report["solver"]
-        iterations, residual = solution["iterations"][0], solution["residual"][0]
-        text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
+        if "residual" in solution:
+            iterations, residual = solution["iterations"][0], solution["residual"][0]
+            text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
+        else:
+            text = f"neighbours: each place from {solution['neighbours']} near points"
         if "pairs_per_point" in solution:
             storage = "kept" if solution["pairs_kept"] else "computed again in every product"
             text += f"; {solution['pairs_per_point']:.1f} near points per point, {storage}"
@@ -167,9 +173,9 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         if options.grid is not None:
             count = Grid.of(options.grid).count
             kind = fitted.model.variance_of(count)
-            how = (
-                "exact" if kind == "exact" else f"local: of the {2 * options.neighbors} nearest points, a little larger"
-            )
+            window = fitted.model.window
+            nearest = 2 * options.neighbors if window is None else sum(window)
+            how = "exact" if kind == "exact" else f"local: of {nearest} near points, a little larger"
             notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
         return notes
 

@@ -20,15 +20,33 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.learn.method import Method
 from cacore.machine import memory, threads
-from cakriging.estimation import Estimate, Parameters, Sample, Variogram, estimate, in_words
+from cakriging.estimation import NEIGHBOURS, Estimate, Parameters, Sample, Variogram, estimate, in_words
 from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingOptions
-from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
+from cakriging.selection import CovarianceChoice, GapBlocks, candidates, select
+from cakriging.space import (
+    Drift,
+    Field,
+    Histogram,
+    PointColumns,
+    Space,
+    check_independent,
+    column_of,
+    independent,
+    subtracted,
+)
+from cakriging.windows import WINDOW, Windows
 
 BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
+WIDE = 90.0  # degrees of longitude over which a drift may be linear: it has a jump where the Earth is cut open
+PER_SLOPE = 10  # least number of points per function of a drift that is not named
+# Ratio of nugget to sill that keeps the dense system of a smooth kernel solvable; it moves predictions by 1e-4 of the
+# standard deviation. Only where the kernel was not named.
+LEAST_NUGGET = 1e-8
+FEWEST = 50  # points from which on kernels are compared: the scores of fewer differ by chance
 MOST_NEAR = 3  # most coordinates: a point's neighbours lie in 3^d cubes, and Wendland's taper is positive definite to 3
 
 
@@ -45,13 +63,14 @@ class KrigingFit:
     estimate : Estimate or None
         The estimate; None if all parameters were given.
     residual : float
-        Relative residual of the solution.
+        Relative residual of the solution; NaN for windows, which have one each.
     solver : dict
         Entries of the report about the solution.
-    params : dict
-        Further parameters for the report.
     notes : list of str
     options : KrigingOptions
+        With the kernel, drift and criterion that were chosen.
+    left_out : dict
+        Error of predictions of left-out blocks, and the coverage of their intervals, if the kernel was chosen.
     """
 
     model: KrigingModel
@@ -61,8 +80,8 @@ class KrigingFit:
     residual: float
     solver: dict[str, Any]
     options: KrigingOptions
-    params: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -109,13 +128,16 @@ def fit(
     The drift's least squares fit is subtracted from the values first (:func:`cakriging.space.subtracted`). With
     A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
 
-    1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
-       (:mod:`cakriging.estimation`).
+    1. Kernel and drift, unless they are named (:mod:`cakriging.selection`); range, sill and nugget by restricted
+       likelihood or left-out blocks, unless all are given (:mod:`cakriging.estimation`).
     2. Every point moves to the rank of its region. Points near other regions are also copied to those ranks: the halo
        (:mod:`cakriging.space`).
     3. One solution for all right-hand sides: A^-1 [y, F].
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
        coefficients that were subtracted.
+
+    With windows (:mod:`cakriging.windows`), every rank receives all points in step 2; steps 3 and 4 are the same sums
+    by Vecchia's approximation.
 
     Step 2 sends each point once, and those near other regions once more to each of them; step 3 sends entries of the
     latter only (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
@@ -124,32 +146,35 @@ def fit(
     rows = _prepared(method, train, options, comm)
     with comm.phase("train"):
         covariance = _covariance(rows, options, comm)  # step 1
+        rows, options = covariance.rows, covariance.options
         with comm.phase("partition"):  # step 2
-            radius, cut = _radius(rows, covariance, options, comm)
+            way = _way(rows, covariance, options, comm)
             with comm.agreed():
                 noise = _noise(rows.errors, covariance)
             points = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
-            near = _distinct(Field.spread(points, radius, comm), options)
+            near = _distinct(Field.spread(points, way.radius, comm), options)
         taper = options.taper
         model = KrigingModel(
             kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
-            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(radius) else radius, space=rows.space,
-            drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
-            neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
-            memory_limit=options.memory_limit,
+            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius,
+            window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]),
+            gram=np.zeros((rows.F.shape[1],) * 2), neighbours=options.neighbors, tol=options.tol, points=near.owned,
+            sizes=np.zeros(0, np.int64), memory_limit=options.memory_limit,
         )  # fmt: skip
-        system = model.system(near, options.memory_limit)  # steps 3 and 4
-        before, checkpoint = _halo_sent(comm), options.checkpoint
-        state = None if checkpoint is None else Unfinished(checkpoint, "solution", comm, SAVE_EVERY)
-        residual = _solve(model, near, rows.base, system, options.tol, state)
+        before = _halo_sent(comm)  # steps 3 and 4
+        if way.window is None:
+            residual, facts = _solved(model, near, rows.base, options, comm)
+        else:
+            residual, facts = math.nan, _windowed(model, near, rows.base, options.memory_limit)
         sent = _halo_sent(comm) - before
     comm.wait()
     with comm.uncounted():
-        volume = dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
-    facts = {**system.facts(), **volume, "residual": [residual], **({"cut": cut} if cut else {})}
+        facts |= dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
+    facts |= {"cut": way.cut} if way.cut else {}
     return KrigingFit(
-        model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, notes=covariance.notes
-    )
+        model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, covariance.notes,
+        covariance.left_out,
+    )  # fmt: skip
 
 
 def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
@@ -173,7 +198,7 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             _open(options.checkpoint, method, X, y, options, comm)
         with comm.agreed():
             errors, ignored = _errors(X, options, train.columns.features)
-        drift = Drift.of(options.drift, X, comm, train.columns.features, ignored)
+        drift = _drift(options, X, train.columns.features, ignored, comm)
         space = Space(options.geographic, options.anisotropy or (), float(options.angle))
         with comm.agreed():
             space.check(len(drift.coordinates))
@@ -186,6 +211,35 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             check_independent(gram, n)
         y, base, rounding = subtracted(y, F, gram, comm)
     return _Rows(Z, y, base, rounding, errors, F, place, n, space, drift)
+
+
+def _drift(
+    options: KrigingOptions, X: NDArray[np.float64], names: tuple[str, ...], ignored: tuple[int, ...],
+    comm: Communicator,
+) -> Drift:  # fmt: skip
+    """The drift that is named; for "auto" a linear one where the points determine it, or a constant; collective."""
+    if options.drift != "auto":
+        return Drift.of(options.drift, X, comm, names, ignored)
+    linear = Drift.of("linear", X, comm, names, ignored)
+    F, d = linear.functions(X), len(linear.coordinates)
+    gram = comm.allreduce(F.T @ F)
+    n = comm.offset(len(X))[1]
+    wide = options.geographic and linear.scale[linear.coordinates[0]] > WIDE / 2.0
+    if d > MOST_NEAR or n < max(FEWEST, PER_SLOPE * (d + 1)) or wide or not independent(gram, n):
+        return replace(linear, degree=0)
+    return linear
+
+
+def _constant(rows: _Rows, sample: Sample, comm: Communicator) -> tuple[_Rows, Sample]:
+    """The rows and their sample with a constant drift in place of a linear one; collective."""
+    F = rows.F[:, :1]
+    y, base, rounding = subtracted(rows.y + rows.F @ rows.base, F, comm.allreduce(F.T @ F), comm)
+    values = sample.y + sample.F @ rows.base - sample.F[:, :1] @ base
+    drift = replace(rows.drift, degree=0)
+    return (
+        replace(rows, y=y, base=base, rounding=rounding, F=F, drift=drift),
+        replace(sample, y=values, F=sample.F[:, :1]),
+    )
 
 
 def _open(
@@ -218,7 +272,7 @@ def _errors(
 
 @dataclass
 class _Covariance:
-    """Parameters of the covariance, the estimate if there is one, and notes on it for the report."""
+    """Parameters of the covariance, the estimate if there is one, and notes; rows and options with what was chosen."""
 
     range: float
     sill: float
@@ -227,13 +281,16 @@ class _Covariance:
     variogram: Variogram
     estimate: Estimate | None
     notes: list[str]
+    rows: _Rows
+    options: KrigingOptions
+    left_out: dict[str, float]
 
 
 def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Covariance:
-    """The covariance: parameters that are not given are estimated; collective."""
-    kernel = Kernel(options.kernel, degree=options.degree)
+    """The covariance: what is not given is chosen and estimated; collective."""
     with comm.agreed():
-        kernel.suited(rows.Z.shape[1], "another kernel")
+        if options.kernel != "auto":
+            Kernel(options.kernel, degree=options.degree).suited(rows.Z.shape[1], "another kernel")
         if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
     values = (options.range, options.sill, options.nugget)
@@ -241,40 +298,98 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     taper = math.inf if options.taper is None else float(options.taper)
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
-    best, parameters, notes = None, fixed, []
+    first, chosen = None, options.kernel == "auto" and rows.n >= FEWEST
+    if chosen:
+        rows, sample, options, first = _selected(rows, sample, fixed, options, comm)
+    elif options.kernel == "auto":
+        options = replace(options, kernel="matern32")  # the record then names drift and criterion, too
+    kernel, best, parameters = Kernel(options.kernel, degree=options.degree), None, fixed
     if fixed.free:
-        with comm.agreed():
-            _check_estimable(sample, rows.rounding)
-
-        def estimated() -> Kept:
-            return estimate(sample, kernel, taper, fixed, comm, options.estimation).arrays()
-
-        best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
-        parameters = Parameters(best.range, best.sill, best.nugget)
-        notes.append(_how(best, options.estimation, rows.n))
-        if best.deviations:
-            notes.append(in_words(best.deviations))
-        if best.endless:
-            what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
-            notes.append(
-                f"range {best.range:.3g}: {what} still grows there, far beyond the points or the taper, "
-                "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
-            )
-    range_, sill, nugget = parameters.range, parameters.sill, parameters.nugget
+        best = _estimated(rows, sample, Correlation(kernel, taper), fixed, options, first, comm)
+        nugget = max(best.nugget, LEAST_NUGGET * best.sill) if chosen and fixed.nugget is None else best.nugget
+        parameters = Parameters(best.range, best.sill, nugget)
+    left_out, notes = {}, [] if best is None else _notes(best, options, rows.n)
+    if chosen:
+        judge = GapBlocks(sample, comm)
+        left_out = judge.summary(kernel, taper, parameters)
+        notes.insert(
+            0,
+            f"chosen: {options.kernel}, drift {options.drift}, by {options.estimation}; {judge.blocks} left-out blocks "
+            f"as wide as gaps: RMSE {left_out['rmse']:.3g}, {100 * left_out['coverage_of_95_%']:.1f} % inside 95 % "
+            "intervals",
+        )
+    range_, sill, nugget_ = parameters.range, parameters.sill, parameters.nugget
     assert range_ is not None
     assert sill is not None
-    assert nugget is not None
+    assert nugget_ is not None
     correlation = Correlation(kernel.with_sigma(range_), taper)
-    return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), best, notes)
+    variogram = Variogram.of(sample, correlation, sill, nugget_)
+    return _Covariance(range_, sill, nugget_, correlation, variogram, best, notes, rows, options, left_out)
 
 
-def _how(best: Estimate, estimation: str, n: int) -> str:
+def _estimated(
+    rows: _Rows, sample: Sample, correlation: Correlation, fixed: Parameters, options: KrigingOptions,
+    first: Parameters | None, comm: Communicator,
+) -> Estimate:  # fmt: skip
+    """Range, sill and nugget, except those that are fixed; collective."""
+    with comm.agreed():
+        _check_estimable(sample, rows.rounding)
+
+    def estimated() -> Kept:
+        neighbours = options.neighbours or NEIGHBOURS
+        return estimate(
+            sample, correlation.kernel, correlation.taper, fixed, comm, options.estimation, neighbours, first
+        ).arrays()
+
+    return Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
+
+
+def _notes(best: Estimate, options: KrigingOptions, n: int) -> list[str]:
+    """Notes on the estimates for the report."""
+    notes = [_how(best, options.estimation, n, options.neighbours or NEIGHBOURS)]
+    if best.deviations:
+        notes.append(in_words(best.deviations))
+    if best.endless:
+        what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
+        notes.append(
+            f"range {best.range:.3g}: {what} still grows there, far beyond the points or the taper, "
+            "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
+        )
+    return notes
+
+
+def _selected(
+    rows: _Rows, sample: Sample, fixed: Parameters, options: KrigingOptions, comm: Communicator
+) -> tuple[_Rows, Sample, KrigingOptions, Parameters]:
+    """Kernel, drift and criterion by :func:`cakriging.selection.select`, and first parameters; collective."""
+    if options.drift == "auto" and np.abs(sample.y).max(initial=0.0) <= rows.rounding:
+        rows, sample = _constant(rows, sample, comm)  # a plane: the field is what a constant leaves
+    with comm.agreed():
+        _check_estimable(sample, rows.rounding)
+    taper = math.inf if options.taper is None else float(options.taper)
+    kernels = candidates(options.solver, taper, options.degree, rows.Z.shape[1])
+
+    def selected() -> Kept:
+        return select(sample, rows.base, kernels, taper, fixed, options.estimation, comm).arrays()
+
+    selection = CovarianceChoice.of_arrays(remembered(options.checkpoint, "selection", selected, comm))
+    drift = options.drift
+    if drift == "auto":
+        if rows.drift.degree == 1 and not selection.linear:
+            rows, sample = _constant(rows, sample, comm)
+        drift = "linear" if rows.drift.degree == 1 else "constant"
+    first = selection.first
+    options = replace(options, kernel=selection.kernel, drift=drift, estimation=selection.estimation)
+    return rows, sample, options, first
+
+
+def _how(best: Estimate, estimation: str, n: int, neighbours: int) -> str:
     """A note on how parameters were estimated."""
     sample = "" if best.points == n else f" of a sample of {best.points:,} points"
     if estimation == "blocks":
-        how = "each value given its 40 nearest of other blocks"
+        how = f"each value given its {neighbours} nearest of other blocks"
         return f"left-out blocks{sample}: {how}, {best.evaluations} evaluations"
-    how = "all points" if best.exact else "each value given its 40 nearest earlier ones (Vecchia)"
+    how = "all points" if best.exact else f"each value given its {neighbours} nearest earlier ones (Vecchia)"
     return f"restricted likelihood{sample}, by {how}, {best.evaluations} evaluations"
 
 
@@ -292,44 +407,82 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
 
 
 def solver_of(options: KrigingOptions, n: int) -> str:
-    """The solver of a system of n points: the option, or by their number."""
-    return options.solver if options.solver != "auto" else "cholesky" if n <= DENSE else "cg"
+    """The solver of a system of n points: the option, or by their number; "auto" if the covariance decides."""
+    if options.neighbours is not None:
+        return "neighbours"
+    return "cholesky" if options.solver == "auto" and n <= DENSE else options.solver
 
 
-def _radius(
-    rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
-) -> tuple[float, dict[str, Any]]:
-    """Distance from which on correlations are 0 or cut, infinity for a dense system; and facts on a cut. Collective."""
-    reach, d = covariance.correlation.reach, rows.Z.shape[1]
-    if solver_of(options, rows.n) == "cholesky":
+# Most near points per point that conjugate gradients take by default. Reasoned: they take 12 bytes each, in memory of
+# 1.2 GB for 10^5 points, and about 10 iterations of 2 flops; more points change a prediction less than windows do.
+MOST_PAIRS = 1000
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How the system is solved: a dense factor, near points up to a radius, or windows of the nearest points.
+
+    Attributes
+    ----------
+    radius : float
+        Distance from which on correlations are 0 or cut; infinity for a dense system and windows.
+    window : tuple of int or None
+        Numbers of nearest points of each place, by level; None without windows.
+    cut : dict
+        Facts on the cut of a kernel that only decays.
+    """
+
+    radius: float
+    window: tuple[int, ...] | None = None
+    cut: dict[str, float] = field(default_factory=dict)
+
+
+def _way(rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator) -> _Way:
+    """The solver of the option, or the exact one if its near points are few enough, or else windows; collective."""
+    solver, d = solver_of(options, rows.n), rows.Z.shape[1]
+    if solver == "cholesky":
         with comm.agreed():
-            need = 16 * rows.n**2
-            memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", "use --solver cg")
-        return math.inf, {}
+            need, remedy = 16 * rows.n**2, "use --solver cg or --neighbours K"
+            memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", remedy)
+        return _Way(math.inf)
+    windows = _Way(math.inf, WINDOW if options.neighbours is None else (options.neighbours,))
+    if solver == "neighbours" or (solver == "auto" and d > MOST_NEAR):
+        return windows
     with comm.agreed():
         if d > MOST_NEAR:
             raise InputError(
-                f"{d} coordinates: near points are found in at most {MOST_NEAR}; use --solver cholesky, or cakrr.bkrr2"
+                f"{d} coordinates: --solver cg finds near points in at most {MOST_NEAR}; use --neighbours K"
             )
-    cut: dict[str, Any] = {}
     boxes = Histogram.of(rows.Z, BOXES, comm)
+    near = _near_points(boxes, rows, covariance, options, comm)
+    if solver == "auto":
+        return windows if near is None or boxes.pairs(near.radius) > MOST_PAIRS else near
+    with comm.agreed():
+        if near is None and not covariance.nugget + _least(rows.errors, comm) > 0:
+            raise InputError(
+                f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: "
+                "give one, or --taper R, a wendland kernel, --solver cholesky or --neighbours K"
+            )
+        if near is None:
+            raise InputError(
+                f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
+                "enough to be cut: give --neighbours K, --taper R, a wendland kernel, or --solver cholesky"
+            )
+    return near
+
+
+def _near_points(
+    boxes: Histogram, rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
+) -> _Way | None:
+    """Near points up to the kernel's end, or to a cut within the bound; None if there is no such cut; collective."""
+    reach = covariance.correlation.reach
+    if math.isfinite(reach):
+        return _Way(reach)
+    bound = options.tol * (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
+    reach, norm = covariance.correlation.cut(*boxes.occupied(), boxes.edge, bound)
     if math.isinf(reach):
-        noise = (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
-        bound = options.tol * noise
-        reach, norm = covariance.correlation.cut(*boxes.occupied(), boxes.edge, bound)
-        with comm.agreed():
-            if math.isinf(reach) and not noise > 0:
-                raise InputError(
-                    f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: "
-                    "give one, or --taper R, a wendland kernel, or --solver cholesky"
-                )
-            if math.isinf(reach):
-                raise InputError(
-                    f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
-                    "enough to be cut: give --taper R, a wendland kernel, or --solver cholesky"
-                )
-        cut = {"radius": reach, "bound": norm, "allowed": bound}
-    return reach, cut
+        return None
+    return _Way(reach, cut={"radius": reach, "bound": norm, "allowed": bound})
 
 
 def _noise(errors: NDArray[np.float64], covariance: _Covariance) -> NDArray[np.float64]:
@@ -383,6 +536,31 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
 def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
     """Bytes and messages that this rank has sent to other single ranks in training, shape (2,)."""
     return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
+
+
+def _windowed(model: KrigingModel, near: Field, base: NDArray[np.float64], limit: int) -> dict[str, Any]:
+    """Fit the drift by Vecchia's approximation, store the points in the model, and return facts; collective."""
+    assert model.window is not None
+    points, p = near.owned, near.points.values.shape[1] - 1
+    if p:
+        gram = Windows(near, model.correlation, model.window, limit).gram()
+        model.gram = (gram[1:, 1:] + gram[1:, 1:].T) / 2.0
+        step = np.linalg.solve(model.gram, gram[1:, 0])
+        model.beta = base + step
+        points.values[:, 0] -= points.values[:, 1:] @ step
+    model.points = points
+    model.sizes = near.comm.allgather(np.array([near.n_owned], np.int64))
+    return {"solver": "neighbours", "iterations": [0], "neighbours": min(sum(model.window), model.n)}
+
+
+def _solved(
+    model: KrigingModel, near: Field, base: NDArray[np.float64], options: KrigingOptions, comm: Communicator
+) -> tuple[float, dict[str, Any]]:
+    """Solve the system of all points, and return the residual and facts; collective."""
+    system, checkpoint = model.system(near, options.memory_limit), options.checkpoint
+    state = None if checkpoint is None else Unfinished(checkpoint, "solution", comm, SAVE_EVERY)
+    residual = _solve(model, near, base, system, options.tol, state)
+    return residual, {**system.facts(), "residual": [residual]}
 
 
 def _solve(

@@ -34,6 +34,7 @@ from cacore.near.halo import Routed
 from cakriging.kriging_system import LAST, DenseSystem, KrigingSystem, NearSystem, nearest_earlier, regressions
 from cakriging.near_matrix import Correlation, NearMatrix
 from cakriging.space import Drift, Field, PointColumns, Space
+from cakriging.windows import WindowDraws, Windows
 
 FAMILY = "kriging"
 PIECE = 1 << 16  # points per piece of the file, the unit in which ranks read it
@@ -56,7 +57,9 @@ class KrigingModel:
     range, sill, nugget : float
     taper : float or None
     radius : float or None
-        Distance at which correlations end or are cut; None for a dense system.
+        Distance at which correlations end or are cut; None for a dense system, and for windows.
+    window : tuple of int or None
+        Numbers of nearest points that determine a prediction, see :class:`cakriging.windows.Windows`; None if all do.
     space : Space
     drift : Drift
     beta : ndarray, shape (p,)
@@ -67,7 +70,8 @@ class KrigingModel:
     tol : float
         Relative residual of the solutions for exact variances and draws.
     points : PointColumns
-        This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p).
+        This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p); with windows, the points'
+        values minus their drift, and F.
     sizes : ndarray of int64, shape (R,)
         Number of points on each rank.
     memory_limit : int or None
@@ -98,18 +102,21 @@ class KrigingModel:
     tol: float
     points: PointColumns
     sizes: NDArray[np.int64]
+    window: tuple[int, ...] | None = None
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
     memory_limit: int | None = field(default=None, repr=False, compare=False)
     _field: Field | None = field(default=None, repr=False, compare=False)
     _system: KrigingSystem | None = field(default=None, repr=False, compare=False)
+    _windows: Windows | None = field(default=None, repr=False, compare=False)
 
     dtype = "float64"
     method = "kriging"
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "comm": None, "memory_limit": None, "_field": None, "_system": None}
+        unset = dict.fromkeys(("comm", "memory_limit", "_field", "_system", "_windows"))
+        return {**self.__dict__, **unset}
 
     @property
     def n_features(self) -> int:
@@ -130,7 +137,9 @@ class KrigingModel:
         """Entries of a report about the model."""
         return {
             "kernel": self.kernel.kind, "range": self.range, "sill": self.sill, "nugget": self.nugget,
-            **({} if self.taper is None else {"taper": self.taper}), "drift coefficients": self.beta.tolist(),
+            **({} if self.taper is None else {"taper": self.taper}),
+            **({} if self.window is None else {"neighbours": sum(self.window)}),
+            "drift coefficients": self.beta.tolist(),
         }  # fmt: skip
 
     # -- prediction ------------------------------------------------------------------------
@@ -138,7 +147,7 @@ class KrigingModel:
     def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Means at this rank's rows `X`, shape (n_local, d); a collective call.
 
-        Each row travels to the rank of its region and back: d + p + 1 numbers.
+        Each row travels to the rank of its region and back: d + p + 1 numbers; with windows, rows stay where they are.
         """
         return self._answered(X, comm, "predict", "")[0]
 
@@ -153,7 +162,8 @@ class KrigingModel:
         comm : CommLike
         variance : {"auto", "exact", "local"}
             "exact" solves a system for each row. "local" uses only the 2 `neighbours` nearest points of a row: an upper
-            bound, except for the drift's part, which is exact. "auto" chooses, see :meth:`variance_of`.
+            bound, except for the drift's part, which is exact. "auto" chooses, see :meth:`variance_of`. With windows,
+            means and variances are both those of the points in a place's window.
 
         Notes
         -----
@@ -166,6 +176,12 @@ class KrigingModel:
         """The variance used for `rows` rows on all ranks; "auto" is exact for a dense system or at most 256 rows."""
         if variance not in VARIANCES:
             raise InputError(f"variance = {variance!r}: choose one of {', '.join(VARIANCES)}")
+        if self.window is not None:
+            if variance == "exact":
+                raise InputError(
+                    f"variance exact: the model predicts from {sum(self.window)} neighbours; choose auto, or fit more"
+                )
+            return "local"
         if variance != "auto":
             return variance
         return "exact" if self.radius is None or rows <= EXACT else "local"
@@ -180,6 +196,10 @@ class KrigingModel:
                 total = int(ranks.allreduce(np.array([len(X)], np.int64))[0])
             with ranks.agreed():
                 kind = self.variance_of(total, variance) if variance else ""
+            if self.window is not None:
+                F = self.drift.functions(X)
+                sums, explained = self._windowed(near).predict(Z)
+                return F @ self.beta + sums[:, 0], self._deviation(F, sums[:, 1:], explained)
             moved = Routed.to(np.column_stack([Z, self.drift.functions(X)]), near.regions.owners(Z), ranks)
             Q, F = np.ascontiguousarray(moved.rows[:, : Z.shape[1]]), moved.rows[:, Z.shape[1] :]
             sums = self._sums(Q, near)
@@ -226,6 +246,8 @@ class KrigingModel:
         first, total = ranks.offset(len(X))
         shuffled = Shuffle(max(1, total), seed).position(np.arange(first, first + len(X)))
         place = self.n + shuffled  # new places come after the points
+        if self.window is not None:
+            return self._drawing_windows(Z, self.drift.functions(X), place, seed, near)
         moved = Routed.to(np.column_stack([Z, place, self.drift.functions(X)]), near.regions.owners(Z), ranks)
         d = Z.shape[1]
         Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
@@ -243,6 +265,25 @@ class KrigingModel:
             return np.ascontiguousarray(moved.home(np.ascontiguousarray(values.T)).T)
 
         return draws.batch, draw
+
+    def _drawing_windows(
+        self, Z: NDArray[np.float64], F: NDArray[np.float64], place: NDArray[np.int64], seed: int, near: Field
+    ) -> tuple[int, Drawing]:
+        """:meth:`drawing` with windows: places one after another, and each draw with a drift of its own; collective."""
+        comm, p, root = near.comm, len(self.beta), math.sqrt(self.sill)
+        all_places = comm.allgather(np.column_stack([place, Z]))
+        all_places = all_places[np.argsort(all_places[:, 0])]
+        numbers, mine = all_places[:, 0].astype(np.int64), place - self.n
+        draws = WindowDraws(self._windowed(near), np.ascontiguousarray(all_places[:, 1:]), self._limit(comm))
+        spread = np.linalg.inv(np.linalg.cholesky(self.gram)).T if p else np.zeros((0, 0))
+
+        def draw(wanted: Numbers) -> NDArray[np.float64]:
+            slopes = [normals(np.arange(p), seed, number, SLOPES) for number in wanted]
+            steps = root * spread @ np.stack(slopes, axis=1)
+            values = draws(root * np.stack([normals(numbers, seed, number, FIELD) for number in wanted], axis=1), steps)
+            return np.ascontiguousarray((values[mine] + F @ (self.beta[:, None] + steps)).T)
+
+        return 16, draw
 
     def _kriged(
         self, Y: NDArray[np.float64], Q: NDArray[np.float64], F: NDArray[np.float64], near: Field
@@ -321,6 +362,13 @@ class KrigingModel:
             self._system = self.system(near, self._limit(near.comm))
         return self._system
 
+    def _windowed(self, near: Field) -> Windows:
+        """All points, and a tree of them, built once; collective."""
+        if self._windows is None:
+            assert self.window is not None
+            self._windows = Windows(near, self.correlation, self.window, self._limit(near.comm))
+        return self._windows
+
     def _limit(self, comm: Communicator) -> int:
         """Bytes that a rank may use; collective."""
         return memory.limit_per_rank(comm) if self.memory_limit is None else self.memory_limit
@@ -335,7 +383,7 @@ class KrigingModel:
         """The points on the ranks of their regions, with copies of those nearby; collective, done once."""
         if self._field is None or self._field.comm.mpi is not comm.mpi:
             radius = math.inf if self.radius is None else self.radius
-            self._field, self._system = Field.spread(self.points, radius, comm), None
+            self._field, self._system, self._windows = Field.spread(self.points, radius, comm), None, None
             self.points = self._field.owned
         return self._field
 
@@ -370,7 +418,7 @@ class KrigingModel:
             model_file.save(path, FAMILY, self._attributes(), shared, parts, owners, ranks)
 
     def _attributes(self) -> dict[str, Any]:
-        names = ("range", "sill", "nugget", "taper", "radius", "neighbours", "tol", "source")
+        names = ("range", "sill", "nugget", "taper", "radius", "window", "neighbours", "tol", "source")
         return {
             **{name: getattr(self, name) for name in names},
             "kernel": self.kernel.stored(),
@@ -407,6 +455,7 @@ class KrigingModel:
             require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
         kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
         space["anisotropy"] = tuple(space["anisotropy"])
+        window = attributes.pop("window", None)  # files of earlier versions have none
         stored = attributes.pop("drift")
         drift = Drift(
             int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
@@ -421,8 +470,9 @@ class KrigingModel:
             empty = np.zeros(0), np.zeros(0, np.int64)
             points = PointColumns(np.zeros((0, d)), *empty, np.zeros((0, sizes["p"] + 1)))
         return cls(
-            **attributes, kernel=kernel, space=Space(**space), drift=drift, beta=shared["beta"], gram=shared["gram"],
-            points=points, sizes=np.array([len(points)]),
+            **attributes, kernel=kernel, window=None if window is None else tuple(window), space=Space(**space),
+            drift=drift, beta=shared["beta"], gram=shared["gram"], points=points,
+            sizes=np.array([len(points)]),
         )  # fmt: skip
 
 
@@ -446,7 +496,7 @@ PART: Layout = {
     "X": Array("float64", ("m", "c"), "coordinates of the points, in which the correlation depends on distance alone"),
     "noise": Array("float64", ("m",), "variance of each value's noise, over the sill"),
     "place": Array("int64", ("m",), "places of the points in the shuffled order"),
-    "values": Array("float64", ("m", "v"), "A^-1 (y - F beta) and A^-1 F; v is p + 1"),
+    "values": Array("float64", ("m", "v"), "A^-1 (y - F beta) and A^-1 F, or for windows y - F beta and F; v is p + 1"),
 }
 
 
@@ -459,7 +509,7 @@ PART: Layout = {
 # depend on the seed, the number of the draw, and the place of a point in the shuffled order, but not on the ranks.
 
 JITTER = 1e-10  # variance of noise, over the sill, that keeps K definite where places are close
-FIELD, NOISE = 0, 1  # streams of normal numbers
+FIELD, NOISE, SLOPES = 0, 1, 2  # streams of normal numbers
 _ITERATIONS = 30  # iterations that the memory of a batch is planned for: twice the 15 of a hard system
 
 

@@ -14,7 +14,7 @@ rows also serve for a log-determinant, and for conditional variances.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # -- the preconditioner ----------------------------------------------------------------------------------
 
 FACTOR_BLOCK = 2048  # rows per task: many tasks per thread, since their times differ with the density of the points
+NUMBERS = 1 << 21  # neighbours searched at a time: 16 MiB of distances, and as much of numbers
 LAST = np.iinfo(np.int64).max  # place in the order of a point after all others
 _LEAST_PIVOT = 1e-13  # pivots below this share of the variance count as 0: earlier points determine the value
 
@@ -83,25 +84,56 @@ def nearest_earlier(
     return out
 
 
-def nearest_of_all(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
-    """Up to m nearest earlier points of each point in the given order, at any distance, shape (n, m).
+def earlier_blocks(
+    X: NDArray[np.float64], m: int, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
+    """Yield blocks of rows, from `first` to `last`, with up to m nearest earlier points of each row, at any distance.
 
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+        Points in their order.
+    m : int
+    first, last : int
+        Rows whose neighbours are wanted.
+
+    Yields
+    ------
+    lo, hi : int
+        The rows of a block.
+    nearest : ndarray of int32, shape (hi - lo, m)
+        Numbers of the neighbours, nearest first; -1 where there are no more.
+
+    Notes
+    -----
     For k = 1, 2, ..., a k-d tree of the first 2^k points is queried for the neighbours of their second half: n log n
     distances. Of the 2 m + 1 nearest points, half are earlier on average; some rows have fewer than m of them.
     """
-    n = len(X)
-    out = np.full((n, m), -1, np.int32)
-    lo = 1
-    while lo < n:
-        hi = min(2 * lo, n)
-        _, nearest = cKDTree(X[:hi]).query(X[lo:hi], min(2 * m + 1, hi), workers=current())
-        nearest = nearest.reshape(hi - lo, -1)
-        early = nearest < np.arange(lo, hi)[:, None]
-        first = np.argsort(~early, axis=1, kind="stable")[:, :m]
-        chosen = np.where(np.take_along_axis(early, first, 1), np.take_along_axis(nearest, first, 1), -1)
-        out[lo:hi, : chosen.shape[1]] = chosen
-        lo = hi
-    return out
+    last = len(X) if last is None else last
+    if first == 0 < last:
+        yield 0, 1, np.full((1, m), -1, np.int32)
+    begin = 1
+    while begin < last:
+        end = min(2 * begin, len(X))
+        wanted = max(begin, first), min(end, last)
+        tree = cKDTree(X[:end]) if wanted[0] < wanted[1] else None
+        count = min(2 * m + 1, end)
+        for lo, hi in blocks(max(0, wanted[1] - wanted[0]), max(1, NUMBERS // count)):
+            assert tree is not None
+            rows = slice(wanted[0] + lo, wanted[0] + hi)
+            _, nearest = tree.query(X[rows], [*range(1, count + 1)], workers=current())
+            early = nearest < np.arange(rows.start, rows.stop)[:, None]
+            order = np.argsort(~early, axis=1, kind="stable")[:, :m]
+            out = np.full((hi - lo, m), -1, np.int32)
+            chosen = np.where(np.take_along_axis(early, order, 1), np.take_along_axis(nearest, order, 1), -1)
+            out[:, : chosen.shape[1]] = chosen
+            yield rows.start, rows.stop, out
+        begin = end
+
+
+def nearest_of_all(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
+    """Up to m nearest earlier points of each point in the given order, at any distance, shape (n, m)."""
+    return np.concatenate([nearest for _, _, nearest in earlier_blocks(X, m)])
 
 
 def regressions(

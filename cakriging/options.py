@@ -21,11 +21,12 @@ from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
 
-DRIFTS = ("none", "constant", "linear", "quadratic")
-ESTIMATIONS = ("likelihood", "blocks")
+DRIFTS = ("auto", "none", "constant", "linear", "quadratic")
+ESTIMATIONS = ("auto", "likelihood", "blocks")
 MOST_DRAWS = 10**6
-SOLVERS = ("auto", "cholesky", "cg")
-KERNELS = tuple(name for name, kind in KINDS.items() if kind.of == SQUARED)
+SOLVERS = ("auto", "cholesky", "cg", "neighbours")
+MOST_NEIGHBOURS = 4096  # of a place: a thread factorises a triangle of 64 MiB
+KERNELS = ("auto", *(name for name, kind in KINDS.items() if kind.of == SQUARED))
 
 _kernel = checks.one_of(*KERNELS)
 
@@ -83,7 +84,10 @@ class KrigingOptions(Options):
     `memory_limit` is in bytes per rank.
     """
 
-    kernel: str = option("matern32", "covariance function", _covariance, report=True, choices=KERNELS)
+    kernel: str = option(
+        "auto", "covariance function; auto compares several, and chooses drift and estimation with them, unless "
+        "--range is given, which is that of matern32", _covariance, report=True, choices=KERNELS,
+    )  # fmt: skip
     range: float | None = option(
         None, "length of the kernel: sigma, or the radius of a wendland kernel (default: estimated)",
         checks.positive, metavar="R",
@@ -93,7 +97,8 @@ class KrigingOptions(Options):
         None, "variance of independent noise (default: estimated)", checks.at_least_zero, metavar="V"
     )
     estimation: str = option(
-        "likelihood", "how they are estimated: by restricted likelihood, or by predictions of left-out blocks",
+        "auto", "how they are estimated: by restricted likelihood, or by predictions of left-out blocks (auto: by "
+        "likelihood, unless --kernel auto finds that blocks are predicted better)",
         checks.one_of(*ESTIMATIONS), report=True, choices=ESTIMATIONS,
     )  # fmt: skip
     sample: int = option(
@@ -101,8 +106,9 @@ class KrigingOptions(Options):
         report=True, group=KERNEL, metavar="N",
     )  # fmt: skip
     drift: str | tuple[int | str, ...] = option(
-        "constant", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
-        "rows, by name or number: A,B", drift_of, report=True, metavar="DRIFT",
+        "auto", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
+        "rows, by name or number: A,B (auto: constant, unless --kernel auto finds slopes)", drift_of, report=True,
+        metavar="DRIFT",
     )  # fmt: skip
     taper: float | None = option(
         None, "multiply the kernel by Wendland's function, which is 0 beyond this distance", checks.positive,
@@ -132,9 +138,13 @@ class KrigingOptions(Options):
         False, "replace several values at one place by their mean", checks.yes_or_no, group=KERNEL,
         action="store_true",
     )  # fmt: skip
+    neighbours: int | None = option(
+        None, "predict each place from its K nearest points alone (moving window), and estimate parameters from the K "
+        "nearest earlier points of each value (Vecchia)", checks.whole(1, MOST_NEIGHBOURS), report=True, metavar="K",
+    )  # fmt: skip
     solver: str = option(
-        "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default) or iterate with near points (cg)",
-        checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
+        "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default), iterate with near points (cg), or "
+        "predict from the nearest points (neighbours)", checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
     )  # fmt: skip
     tol: float = option(
         1e-6, "largest relative residual of the solution, and relative error of a kernel that is cut where it has "
@@ -164,6 +174,15 @@ class KrigingOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.kernel == "auto" and self.range is not None:
+            object.__setattr__(self, "kernel", "matern32")  # a range belongs to a kernel
+        if self.kernel != "auto":
+            object.__setattr__(self, "drift", "constant" if self.drift == "auto" else self.drift)
+            object.__setattr__(self, "estimation", "likelihood" if self.estimation == "auto" else self.estimation)
+        if self.neighbours is not None and self.solver in ("cholesky", "cg"):
+            raise InputError(
+                f"--neighbours {self.neighbours}: --solver {self.solver} uses all points; leave one of the two out"
+            )
         if (self.grid is None) != (self.map is None):
             raise InputError("--grid, --map: one needs the other: the points of a grid, and the file for them")
         if self.simulate is not None and self.grid is None:

@@ -185,14 +185,17 @@ class Drift:
         return np.column_stack(functions) if functions else np.zeros((len(Z), 0))
 
 
+def independent(gram: NDArray[np.float64], n: int) -> bool:
+    """True if the drift's functions, with this Gram matrix over n points, are linearly independent."""
+    size = np.sqrt(np.diagonal(gram))
+    values = np.linalg.eigvalsh(gram / np.outer(size, size)) if (size > 0).all() else np.zeros(1)
+    return n >= len(gram) and bool(values[0] > _DEPENDENT * values[-1])
+
+
 def check_independent(gram: NDArray[np.float64], n: int) -> None:
     """Raise an InputError if the drift's functions, with this Gram matrix over n points, are linearly dependent."""
     p = len(gram)
-    if not p:
-        return
-    size = np.sqrt(np.diagonal(gram))
-    values = np.linalg.eigvalsh(gram / np.outer(size, size)) if (size > 0).all() else np.zeros(1)
-    if n < p or not values[0] > _DEPENDENT * values[-1]:
+    if p and not independent(gram, n):
         raise InputError(
             f"drift: its {p} functions depend on each other at the {n:,} points, as those of points on a line do; use "
             "a drift of lower degree, or fewer columns"
@@ -377,6 +380,17 @@ class Histogram:
         places = np.minimum((X - low) // edge, side - 1).astype(np.int64)
         box = np.ravel_multi_index(tuple(places.T), (side,) * d) if len(X) else np.zeros(0, np.int64)
         return cls(edge, comm.allreduce(np.bincount(box, minlength=side**d).astype(np.float64)), box, side)
+
+    def pairs(self, radius: float) -> float:
+        """Estimated mean number of points closer than `radius` to a point, from the counts of boxes."""
+        d, (corners, counts) = len(self.edge), self.occupied()
+        share = math.pi ** (d / 2) / math.gamma(d / 2 + 1) * float(np.prod(np.minimum(radius / self.edge, 1e3)))
+        squares = np.zeros((len(counts), len(counts)))
+        for x in corners.T:
+            squares += np.square(x[:, None] - x)
+        near = (squares <= radius * radius).astype(np.float64)
+        near[np.diag_indices(len(near))] = min(1.0, share)
+        return float(counts @ near @ counts / counts.sum())
 
     def occupied(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower corners of the boxes with points, shape (b, d), relative to the lowest corner, and their counts."""

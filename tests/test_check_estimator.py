@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from asygcd import AsyGCDSVC
-from cakriging import Kriging, estimation
+from cakriging import Kriging, estimation, selection
 from cakrr import (
     BKRR,
     BKRR2,
@@ -107,6 +107,7 @@ def short_searches():
         patch.setattr(RidgeMethod, "lams", (1e-5, 1e-3))
         patch.setattr(estimation, "_RANGES", (0.03, 0.3))
         patch.setattr(estimation, "_CLOSE", 0.1)
+        patch.setattr(selection, "SCREENED", 100)
         yield
 
 

@@ -29,7 +29,7 @@ def field(n, seed=0):
 
 def test_neighbours_are_the_nearest_of_other_blocks():
     X = np.random.default_rng(0).random((330, 2))
-    nearest = nearest_of_other_blocks(X, 40)
+    _, nearest = nearest_of_other_blocks(X, 40)
     distances = cdist(X, X)
     assert (nearest >= 0).all()
     left_out = []
@@ -54,7 +54,7 @@ def test_a_sample_is_random_points_and_blocks_of_neighbours():
 
 def test_more_points_of_a_sample_determine_parameters_better():
     X, y, _ = field(800)
-    few, many = (Kriging(sample=n, drift="linear", random_state=0).fit(X, y) for n in (160, 600))
+    few, many = (Kriging(kernel="matern32", sample=n, drift="linear", random_state=0).fit(X, y) for n in (160, 600))
     assert many.log_std_["nugget"] < 0.8 * few.log_std_["nugget"]
     with pytest.raises(InputError, match="sample = 50"):
         Kriging(sample=50).fit(X, y)
@@ -62,7 +62,7 @@ def test_more_points_of_a_sample_determine_parameters_better():
 
 @pytest.mark.parametrize("n", [3, 15, 41])
 def test_few_points(n):
-    nearest = nearest_of_other_blocks(np.random.default_rng(0).random((n, 1)), 40)
+    _, nearest = nearest_of_other_blocks(np.random.default_rng(0).random((n, 1)), 40)
     assert nearest.shape == (n, 40)
     assert (nearest[:, 0] >= 0).all()
     assert not (nearest == np.arange(n)[:, None]).any()
@@ -96,5 +96,5 @@ def test_density_of_left_out_values(errors):
 def test_close_to_the_truth(tuned):
     tuned(likelihood_rows=10)  # Vecchia's factor for the drift takes less time
     X, y, _ = field(1000)
-    found = Kriging(estimation="blocks", drift="linear", random_state=0).fit(X, y)
+    found = Kriging(kernel="matern32", estimation="blocks", drift="linear", random_state=0).fit(X, y)
     assert (found.nugget_, found.sill_ / found.range_**3) == pytest.approx((NUGGET, SILL / LENGTH**3), rel=0.35)

@@ -149,6 +149,8 @@ def test_steps_of_a_grid():
     ("more", "match"),
     [
         (["--simulate", "1e12"], "from 1 to 1000000"),
+        (["--neighbours", "1e9"], "--neighbours 1e9: it must be a whole number from 1 to 4096"),
+        (["--neighbours", "3", "--solver", "cg"], "--neighbours 3: --solver cg uses all points"),
         (["--degree", "9" * 20], "from 1 to 2147483647"),
         (["--degree", "2000000", "--kernel", "wendland2"], "at most 1000000"),
         (["--anisotropy", "1e-200"], "their squares overflow: give larger ratios"),

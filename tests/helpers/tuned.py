@@ -66,6 +66,9 @@ CONSTANTS = {
     "likelihood_rows": "cakriging.estimation.EXACT",  # points up to which the likelihood is exact
     "estimate_digits": "cakriging.estimation._CLOSE",  # change at which the search for parameters ends
     "first_ranges": "cakriging.estimation._RANGES",
+    "kriging_dense": "cakriging.kriging_fit.DENSE",  # points up to which the system is dense
+    "screened": "cakriging.selection.SCREENED",  # points of the fits that are compared
+    "compared": "cakriging.selection.COMPARED",  # points of left-out blocks
     "kriging_save_every": "cakriging.kriging_fit.SAVE_EVERY",
     "map_box": "cakriging.maps.BOX",  # places per rank that are predicted together
     # near rows

@@ -56,6 +56,43 @@ def test_a_model_with_a_column_of_the_drift_is_loaded_by_ranks_without_points(co
     np.testing.assert_allclose(everywhere(again.predict(Q[some])), everywhere(model.predict(Q[some])), atol=1e-9)
 
 
+def test_windows_give_the_same_numbers(comm, mine, everywhere, folder):
+    """Parameters, means, deviations and draws; on a lattice, where many points are equally near."""
+    X, Q = np.stack(np.meshgrid(np.arange(38.0), np.arange(34.0)), axis=-1).reshape(-1, 2), rows()[2] * 30
+    y = np.sin(X[:, 0] / 5) + X[:, 1] / 30 + 0.1 * np.random.default_rng(1).normal(size=len(X))
+    options = {
+        "neighbours": 12,
+        "sill": 1.0,
+        "nugget": 0.02,
+        "kernel": "laplacian",
+        "drift": "linear",
+        "random_state": 0,
+    }
+    my, some = mine(len(X)), mine(len(Q))
+    model = Kriging(**options, comm=comm).fit(X[my], y[my])
+    got = [everywhere(values) for values in model.predict(Q[some], return_std=True)]
+    draws = everywhere(model.simulate(Q[some], 2, random_state=5).T).T
+    model.save(folder / "windows.h5")
+    again = everywhere(KrigingModel.load(folder / "windows.h5", comm).predict(Q[some]))
+    alone = Kriging(**options).fit(X, y)
+    want = alone.predict(Q, return_std=True)
+    np.testing.assert_allclose([model.range_, model.nugget_], [alone.range_, alone.nugget_], rtol=1e-8)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(again, want[0], rtol=0, atol=1e-8)
+    np.testing.assert_allclose(draws, alone.simulate(Q, 2, random_state=5), rtol=0, atol=1e-8)
+
+
+def test_the_same_choice_of_kernel_and_drift(comm, mine, everywhere, tuned):
+    X, y, Q = rows()
+    tuned(screened=150, compared=200, first_ranges=(0.1,), estimate_digits=0.1)
+    my, some = mine(len(X)), mine(len(Q))
+    model, alone = Kriging(random_state=0, comm=comm).fit(X[my], y[my]), Kriging(random_state=0).fit(X, y)
+    assert (model.model_.kernel.kind, len(model.beta_)) == (alone.model_.kernel.kind, len(alone.beta_))
+    assert model.left_out_ == pytest.approx(alone.left_out_, rel=1e-8)
+    np.testing.assert_allclose([model.range_, model.nugget_], [alone.range_, alone.nugget_], rtol=1e-8)
+    np.testing.assert_allclose(everywhere(model.predict(Q[some])), alone.predict(Q), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("given", [{"solver": "cg", "taper": 0.2}, {"solver": "cholesky"}])
 def test_the_same_draws(given, comm, mine, everywhere):
     """Conditional simulation: the same draws, in row order, with places at points, twice, and on ranks' borders."""
