@@ -1,4 +1,4 @@
-"""SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
+"""SMO for small problems: pair by pair from the start, on rows of K computed when first needed, or all at once.
 
 With many classes, problems are small and many. So the part's rows are sorted by class and packed once
 (:class:`ClassRows`), and a problem gets rows of its kernel matrix from compiled code, in memory that the next problem
@@ -6,7 +6,8 @@ uses again (:class:`PairRows`).
 
 Rounds would compute the square of each working set. In :func:`solve_classes`, a pair of rows costs two passes over the
 problem, which fits in cache, and only rows that move, or were about to, are ever computed. Everything else follows
-:mod:`casvm.solver.smo`.
+:mod:`casvm.solver.smo`. A single small problem has its whole kernel matrix in double precision (:class:`WholeRows`),
+which needs no layout, no shrinking and no verification: these take longer than a few hundred rows of K.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from cacore.data.rows import Rows
-from cacore.kernels import Kernel
+from cacore.data.rows import Rows, dense, is_sparse
+from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Layout
 from cacore.kernels.panels import Panels, add_rows
-from cacore.kernels.precision import WIDEST, Accuracy
+from cacore.kernels.precision import WIDEST, Accuracy, Extent, rounding, value_rounding
+from cacore.kernels.registry import SQUARED
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
@@ -175,11 +177,66 @@ class PairRows:
         return int(self._computed[0])
 
 
+MOST_WHOLE = 512  # rows of a problem whose K, 2 MiB, is computed at once and stays near the core
+# Features up to which squared distances are sums of differences, which need no check of the rounding: of 500 rows, in
+# ms, differences take 1.0 and products 0.9 for 8 features, 3.2 and 1.5 for 64.
+_BY_DIFFERENCES = 32
+_NUMBERS = 1 << 22  # numbers of CSR rows that may be made dense
+
+
+class WholeRows:
+    """The whole kernel matrix of a small problem; for :func:`solve_classes`, as :class:`PairRows`.
+
+    Parameters
+    ----------
+    K : ndarray of float64, shape (n, padded(n))
+        Finite.
+    """
+
+    source = None
+
+    def __init__(self, K: Vector) -> None:
+        self.K, self.n = K, len(K)
+        self.where, self.used, self.diagonal = np.arange(self.n), np.zeros(self.n, np.int64), np.diagonal(K).copy()
+        self.count = self.n
+
+    @classmethod
+    def of(cls, X: Rows, kernel: Kernel | None, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+        """The kernel matrix of these rows; None if it is large, or not accurate enough without further measures.
+
+        n^2 d flops. `bound` is the largest of |beta|, and `tol` the solver's tolerance.
+        """
+        n, d = X.shape
+        if kernel is None or not kernel.compiled or kernel.separable or n > MOST_WHOLE:
+            return None
+        if 8 * n * n > cache_bytes or (is_sparse(X) and n * d > _NUMBERS):
+            return None
+        K = np.zeros((n, padded(n)))
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is left to solvers that say where
+            by_differences = kernel.declared.of == SQUARED and d <= _BY_DIFFERENCES
+            points = Points(dense(X).astype(np.float64, copy=False), None, by_differences)
+            square = 0.0 if by_differences else float(points.squares.max())
+            extent = Extent(square, math.sqrt(d * square), math.sqrt(square), d)
+            if not (by_differences or rounding(kernel, extent, np.float64) <= Accuracy.of_solution(bound, tol).allowed):
+                return None
+            kernel.block(points, points, K[:, :n])
+            largest = float(np.abs(np.diagonal(K)).max())
+        rounds_well = bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol
+        return cls(K) if rounds_well and np.isfinite(K.sum()) else None
+
+    def fetch(self, rows: Index) -> None:
+        """Do nothing: every row of K is there."""
+
+    def solve(self, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None) -> Solution:
+        """Solve a dual of these rows, see :func:`solve_classes`."""
+        return replace(solve_classes(self, dual, limits, watch), kernel_rows=self.n, kernel_values=self.n**2)
+
+
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
 
 
 def solve_classes(
-    rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None
+    rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None
 ) -> Solution:
     """Solve the dual of two classes from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`.
 
@@ -193,7 +250,7 @@ def solve_classes(
     return unit.solution(_solve(rows, unit.dual(dual), unit.limits(limits), unit.watch(watch)), tol)
 
 
-def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
+def _solve(rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
     begun, before = working_time(), rows.count
     problem, max_pairs, moved = _problem(rows, dual), limits.iterations(dual.n), True
     while True:
@@ -219,7 +276,7 @@ def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress
     )  # fmt: skip
 
 
-def _problem(rows: PairRows, dual: Dual) -> Pairs:
+def _problem(rows: PairRows | WholeRows, dual: Dual) -> Pairs:
     """The pairs of rows of a dual at its start, which compute rows of K when they are missing."""
     beta, v = dual.initial(), -dual.linear
     moved = np.flatnonzero(beta)

@@ -28,7 +28,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.options import DEFAULT, part_solver, register
 from casvm.model.part_svm import PartSVM
 from casvm.solver.active_set import SMO, ActiveSet, Pairs, Shrinking
-from casvm.solver.class_pairs import ClassRows, solve_classes
+from casvm.solver.class_pairs import ClassRows, WholeRows, solve_classes
 from casvm.solver.kernel_rows import Index, KernelRows, Vector, gram_of
 from casvm.solver.near_smo import near_values
 from casvm.solver.units import Origin, Unit
@@ -206,6 +206,10 @@ def solve_part(
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of a part's rows from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`."""
+    if dual.n <= WORKING_SET:
+        whole = WholeRows.of(X, kernel, dual.largest_bound, limits.tol, cache_bytes)
+        if whole is not None:
+            return whole.solve(dual, limits, watch)
     return PartValues(X, kernel, dual, limits, cache_bytes).solve(dual, watch)
 
 
