@@ -339,7 +339,7 @@ def _of_table(estimator: BaseEstimator, X: Any, *, ensure_min_samples: int = 1, 
 def _needs_nothing(
     estimator: BaseEstimator, X: Any, *y: Any, dtype: str | tuple[str, ...] = (), reset: bool = True,
     ensure_min_samples: int = 1, order: str | None = None, accept_sparse: str = "", accept_large_sparse: bool = False,
-    **others: Any,
+    y_numeric: bool = False, **others: Any,
 ) -> bool:  # fmt: skip
     """True for arrays that ``validate_data`` would return as they are; stores `n_features_in_` as it does.
 
@@ -351,16 +351,26 @@ def _needs_nothing(
     attributes = vars(estimator)
     if "feature_names_in_" in attributes or (not reset and attributes.get("n_features_in_") != X.shape[1]):
         return False
-    if not all(is_plain_column(target) and len(target) == len(X) for target in y):
+    is_plain = _is_number_column if y_numeric else is_plain_column
+    if not all(is_plain(target) and len(target) == len(X) for target in y):
         return False
     if reset:
         estimator.n_features_in_ = X.shape[1]
     return True
 
 
+def _is_number_column(y: object) -> bool:
+    """True for an array of one finite number per row in double precision, which needs no check by itself."""
+    return type(y) is np.ndarray and y.ndim == 1 and y.dtype == np.float64 and first_nonfinite(y[:, None]) is None
+
+
 def is_plain_column(y: object) -> bool:
     """True for an array of one whole number, truth value or text per row, which needs no check by itself."""
-    return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
+    if type(y) is not np.ndarray or y.ndim != 1:
+        return False
+    if y.dtype == np.float64:  # labels are often floats
+        return bool((y == np.rint(y)).all() and np.abs(y).max(initial=0.0) < 2**31)
+    return y.dtype.kind in "biuU"
 
 
 def columns_of(

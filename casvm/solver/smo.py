@@ -210,6 +210,10 @@ def solve_part(
         whole = WholeRows.of(X, kernel, dual.largest_bound, limits.tol, cache_bytes)
         if whole is not None:
             return whole.solve(dual, limits, watch)
+    alone = ClassRows.of_one_problem(X, kernel, dual.largest_bound, limits, cache_bytes)
+    if alone is not None:
+        with alone.pair(0, 1) as rows:
+            return solve_classes(rows, dual, limits, watch)
     return PartValues(X, kernel, dual, limits, cache_bytes).solve(dual, watch)
 
 
