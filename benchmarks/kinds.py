@@ -52,7 +52,7 @@ def _normal(n: int, d: int, noise: float = 0.0, seed: int = 0) -> Data:
     """Normal numbers with two classes; a share `noise` of the labels is drawn at random."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n + _TEST, d))
-    y = (X[:, : max(2, d // 4)].sum(axis=1) > 0).astype(float)
+    y = (X[:, : max(2, d // 4)].sum(axis=1) > 0).astype(int)
     drawn = rng.random(len(y)) < noise
     y[drawn] = rng.integers(0, 2, drawn.sum())
     return X[:n], y[:n], X[n:]
@@ -64,7 +64,7 @@ def _clusters(n: int, d: int, classes: int, spread: float = 1.0, seed: int = 0) 
     centers = rng.normal(size=(3 * classes, d))
     which = rng.integers(0, 3 * classes, n + _TEST)
     X = centers[which] + spread * rng.normal(size=(n + _TEST, d))
-    return X[:n], (which[:n] % classes).astype(float), X[n:]
+    return X[:n], which[:n] % classes, X[n:]
 
 
 def _binary(n: int, d: int, share: float, form: Callable[[Vector], Rows], seed: int = 0) -> Data:
@@ -73,7 +73,19 @@ def _binary(n: int, d: int, share: float, form: Callable[[Vector], Rows], seed: 
     X = (rng.random((n + _TEST, d)) < share * 2 * rng.random(d)).astype(float)
     score = X @ rng.normal(size=d)
     y = (score > np.median(score)) ^ (rng.random(len(X)) < 0.1)
-    return form(X[:n]), y[:n].astype(float), form(X[n:])
+    return form(X[:n]), y[:n].astype(int), form(X[n:])
+
+
+def _categories(n: int, seed: int = 0) -> Data:
+    """Indicators of 22 categories of 5 or 6 levels, 112 in all, that separate two classes by a linear rule."""
+    rng = np.random.default_rng(seed)
+    levels = [6 if j < 2 else 5 for j in range(22)]
+    X = np.hstack([np.eye(k)[rng.choice(k, 2 * (n + _TEST), p=rng.dirichlet(np.ones(k)))] for k in levels])
+    score = X @ rng.normal(size=X.shape[1])
+    score -= np.median(score)
+    apart = np.argsort(-np.abs(score), kind="stable")[: n + _TEST]
+    apart = rng.permutation(apart)
+    return X[apart[:n]], (score[apart[:n]] > 0).astype(int), X[apart[n:]]
 
 
 def _smooth(n: int, d: int, noise: float, seed: int = 0) -> Data:
@@ -99,13 +111,13 @@ def _bundled(load: Callable[..., Any], n: int | None = None) -> Data:
     """A data set that scikit-learn brings along."""
     X, y = load(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
-    X, y = X[order], y[order].astype(float)
+    X, y = X[order], y[order]
     return X[:n], y[:n], X if n is None else X[n:]
 
 
 def _text(n: int) -> Data:
     X, y = text_like(n + _TEST, 50_000, 100, seed=1)
-    return X[:n], y[:n].astype(float), X[n:]
+    return X[:n], y[:n], X[n:]
 
 
 def _given(data: Data, gamma: float) -> Data:
@@ -124,13 +136,14 @@ class Kind(NamedTuple):
 
 KINDS = {
     "noise, 4,000 x 784": Kind(partial(_normal, 4000, 784, 0.5), "SVC", {"C": 10.0}),
-    "one class, 6,000 x 16": Kind(partial(_clusters, 6000, 16, 4), "OneClassSVM", {"nu": 0.05}),
+    "one class, 6,000 x 16": Kind(partial(_normal, 6000, 16), "OneClassSVM", {"nu": 0.05}),
     "one class, nu .5": Kind(partial(_clusters, 6000, 16, 4), "OneClassSVM", {"nu": 0.5}),
     "240 x 8,000, rbf": Kind(partial(_normal, 240, 8000), "SVC", {"C": 1.0}),
     "240 x 8,000, linear": Kind(partial(_normal, 240, 8000), "SVC", {"C": 1.0, "kernel": "linear"}),
     "10 classes, 6,000 x 16": Kind(partial(_clusters, 6000, 16, 10, 0.5), "SVC", {"C": 10.0}),
     "26 classes, 12,000 x 16": Kind(partial(_clusters, 12_000, 16, 26, 0.7), "SVC", {"C": 32.0}),
-    "zeros and ones, linear": Kind(partial(_binary, 6500, 112, 0.2, np.asarray), "SVC", {"kernel": "linear"}),
+    "zeros and ones, linear": Kind(partial(_categories, 6500), "SVC", {"kernel": "linear"}),
+    "the same, labels wrong": Kind(partial(_binary, 6500, 112, 0.2, np.asarray), "SVC", {"kernel": "linear"}),
     "zeros and ones, rbf, CSR": Kind(partial(_binary, 6500, 112, 0.12, sp.csr_matrix), "SVC", {}),
     "digits": Kind(partial(_bundled, datasets.load_digits, 1437), "SVC", {}),
     "iris, C 1e6": Kind(partial(_bundled, datasets.load_iris), "SVC", {"C": 1e6}),
