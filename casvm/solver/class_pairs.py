@@ -245,6 +245,25 @@ class WholeRows:
         rounds_well = bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol
         return cls(K) if rounds_well and np.isfinite(K.sum()) else None
 
+    @classmethod
+    def given(cls, K: Rows, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+        """A kernel matrix of the caller, shape (n, n), which is copied if its rows do not end with a whole register.
+
+        None if the copy is too large, or values need a closer look.
+        """
+        n, stride = len(K), padded(len(K))
+        if n > MOST or 8 * n * n > cache_bytes:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest, total = float(np.abs(np.diagonal(K)).max(initial=0.0)), float(K.sum(dtype=np.float64))
+        if not (bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol and np.isfinite(total)):
+            return None
+        if n == stride and K.dtype == np.float64 and K.flags.c_contiguous:
+            return cls(K)
+        copy = np.empty((n, stride))
+        copy[:, :n], copy[:, n:] = K, 0.0
+        return cls(copy)
+
     def fetch(self, rows: Index) -> None:
         """Do nothing: every row of K is there."""
 

@@ -39,6 +39,7 @@ WORKING_SET = 2048  # most rows per round: their square, 16 MiB in single precis
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
 # Most pairs, and rows they pass (about 0.2 s at 0.4 ns each), between two checks for inactive rows and of the clock.
 _CHUNK, _PASSED = 8000, 4 * 10**8
+_GIVEN_SETS = 4  # most rows of a precomputed kernel that are solved pair by pair, in working sets
 _MISSED = 500  # rows of K that pairs may always compute before rounds are faster
 _FETCH = 64  # rows of K computed together when a pair needs one: one alone would leave the threads and panels idle
 _SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
@@ -206,10 +207,13 @@ def solve_part(
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of a part's rows from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`."""
-    if dual.n <= WORKING_SET:
+    whole = None
+    if kernel is None and dual.n <= _GIVEN_SETS * WORKING_SET:
+        whole = WholeRows.given(np.asarray(X), dual.largest_bound, limits.tol, cache_bytes)
+    elif dual.n <= WORKING_SET:
         whole = WholeRows.of(X, kernel, dual.largest_bound, limits.tol, cache_bytes)
-        if whole is not None:
-            return whole.solve(dual, limits, watch)
+    if whole is not None:
+        return whole.solve(dual, limits, watch)
     alone = ClassRows.of_one_problem(X, kernel, dual.largest_bound, limits, cache_bytes)
     if alone is not None:
         with alone.pair(0, 1) as rows:
