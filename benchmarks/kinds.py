@@ -45,7 +45,7 @@ _AIMS = ((0.01, 1.0), (1.0, 1.5), (np.inf, 3.0))  # ratio to reach while the bes
 
 Rows = Any
 Vector = NDArray[np.float64]
-Data = tuple[Rows, Vector, Rows]  # training rows, targets, rows to predict
+Data = tuple[Rows, NDArray[Any], Rows]  # training rows, targets, rows to predict
 
 
 def _normal(n: int, d: int, noise: float = 0.0, seed: int = 0) -> Data:

@@ -186,9 +186,10 @@ def test_probabilities_of_any_threads(tuned):
     near(found[2], found[0], 1e-2)
 
 
-
 @forms
-@pytest.mark.parametrize("kernel", [GAUSSIAN, Kernel("linear"), Kernel("polynomial", 0.3, 2, 1.0)], ids=lambda k: k.kind)
+@pytest.mark.parametrize(
+    "kernel", [GAUSSIAN, Kernel("linear"), Kernel("polynomial", 0.3, 2, 1.0)], ids=lambda k: k.kind
+)
 @pytest.mark.parametrize("more", [0, 96], ids=["", "wide"])
 def test_whole_rows(kernel, more, csr, dtype):
     """A small problem has its whole kernel matrix: LIBSVM's objective and decisions, also with many features."""
@@ -196,7 +197,9 @@ def test_whole_rows(kernel, more, csr, dtype):
     added = 0.3 * np.random.default_rng(0).normal(size=(120, more)).astype(dtype)
     X = sp.hstack([X, added]).tocsr() if csr else np.c_[X, added]
     sign = np.where(y == 0, 1.0, -1.0)
-    solution = WholeRows.of(X, kernel, 5.0, 1e-7, PLENTY).solve(Dual.classification(sign, np.full(120, 5.0)), Limits(1e-7))
+    solution = WholeRows.of(X, kernel, 5.0, 1e-7, PLENTY).solve(
+        Dual.classification(sign, np.full(120, 5.0)), Limits(1e-7)
+    )
     beta, expected, _ = libsvm(kernel, dense(X).astype(np.float64), sign, 5.0, 1e-7)
     assert solution.objective == pytest.approx(dual(matrix(kernel, X), beta), rel=1e-6)
     assert solution.converged

@@ -22,8 +22,7 @@ from sklearn.svm import SVC, SVR, _base
 
 from cakernels import patch_sklearn, unpatch_sklearn
 from cakernels.dropin import costs, counts, seams, stand_ins
-from cakernels.dropin.calls import CallCounts, UnsuitedError
-from cakernels.dropin.costs import Cost
+from cakernels.dropin.calls import CallCounts, Cost, UnsuitedError
 from cakernels.dropin.libsvm_problem import LibsvmProblem
 
 

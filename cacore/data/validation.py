@@ -339,19 +339,19 @@ def _of_table(estimator: BaseEstimator, X: Any, *, ensure_min_samples: int = 1, 
 def _needs_nothing(
     estimator: BaseEstimator, X: Any, *y: Any, dtype: str | tuple[str, ...] = (), reset: bool = True,
     ensure_min_samples: int = 1, order: str | None = None, accept_sparse: str = "", accept_large_sparse: bool = False,
-    y_numeric: bool = False, **others: Any,
+    **others: Any,
 ) -> bool:  # fmt: skip
     """True for arrays that ``validate_data`` would return as they are; stores `n_features_in_` as it does.
 
     Costs one pass over `X`, where ``validate_data`` takes as long as a whole fit to a hundred rows.
     """
     dtypes = (dtype,) if isinstance(dtype, str) else dtype
+    is_plain = _is_number_column if others.pop("y_numeric", False) else is_plain_column
     if others or type(X) is not np.ndarray or not _usable(X, dtypes, order) or len(X) < ensure_min_samples:
         return False
     attributes = vars(estimator)
     if "feature_names_in_" in attributes or (not reset and attributes.get("n_features_in_") != X.shape[1]):
         return False
-    is_plain = _is_number_column if y_numeric else is_plain_column
     if not all(is_plain(target) and len(target) == len(X) for target in y):
         return False
     if reset:

@@ -67,13 +67,15 @@ def expansion(
     return out
 
 
-def _tiny(kernel: Kernel, A: Rows, X: Rows) -> NDArray[np.float64] | None:
+def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.float64] | None:
     """K(A, X) in double precision if it takes little work, or None; exact sums, so that no layout need be chosen.
 
     Squared distances are sums of differences; only dense rows.
     """
+    if kernel is None or not kernel.compiled:
+        return None
     s, d = A.shape
-    if not kernel.compiled or s * X.shape[0] * (d + 4) > _TINY or d > WIDEST or is_sparse(A) or is_sparse(X):
+    if s * X.shape[0] * (d + 4) > _TINY or d > WIDEST or is_sparse(A) or is_sparse(X):
         return None
     a, x = (Points(rows.astype(np.float64, copy=False), None, kernel.declared.of == SQUARED) for rows in (A, X))
     return kernel.block(a, x)
@@ -196,7 +198,7 @@ def decisions_of_pairs(
             return of_decisions(expansion(kernel, A, weights, X) + b)
         if _of_near_pairs(kernel, A, weights, X, lambda sums: of_decisions(sums + b), out):
             return out
-    K = None if kernel is None else _tiny(kernel, A, X)
+    K = _tiny(kernel, A, X)
     if K is not None:
         D = np.repeat(b[:, None], X.shape[0], axis=1)
         _add_pairs(D, np.ascontiguousarray(coef), K, np.array(stops))

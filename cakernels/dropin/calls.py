@@ -10,14 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 from cacore.errors import InputError
 from cacore.terminal import say
-
-if TYPE_CHECKING:
-    from cakernels.dropin.costs import Cost
-
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
@@ -35,6 +31,13 @@ def _load() -> None:
 
 class UnsuitedError(Exception):
     """A call that scikit-learn's own code answers better or alone; ``str(error)`` is the reason."""
+
+
+class Cost(NamedTuple):
+    """Estimated processor seconds of a call: in scikit-learn, and here."""
+
+    theirs: float
+    ours: float
 
 
 class CallCounts:

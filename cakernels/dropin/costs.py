@@ -7,9 +7,10 @@ of 1 and 32: LIBSVM's training is within a factor of 3 of its estimate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cacore.data.rows import is_sparse
+from cakernels.dropin.calls import Cost
 from cakernels.dropin.libsvm_problem import CLASSES, LibsvmModel, LibsvmProblem
 
 if TYPE_CHECKING:
@@ -22,13 +23,6 @@ _CALL, _PAIR = 2e-3, 3e-4  # our seconds per call and per pair of classes
 _FASTER = 0.25  # our share of LIBSVM's seconds that depend on the rows
 _PREDICTING, _PREDICTED = 6e-4, 0.3  # our seconds per call that predicts, and our share of LIBSVM's others
 _LEAST_GIVEN = 4000  # rows of a precomputed kernel, which LIBSVM only reads, from which pairs are faster here
-
-
-class Cost(NamedTuple):
-    """Estimated processor seconds of a call: in scikit-learn, and here."""
-
-    theirs: float
-    ours: float
 
 
 def of_training(problem: LibsvmProblem) -> Cost:

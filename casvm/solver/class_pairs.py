@@ -246,7 +246,7 @@ class WholeRows:
         return cls(K) if rounds_well and np.isfinite(K.sum()) else None
 
     @classmethod
-    def given(cls, K: Rows, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+    def of_matrix(cls, K: Rows, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
         """A kernel matrix of the caller, shape (n, n), which is copied if its rows do not end with a whole register.
 
         None if the copy is too large, or values need a closer look.
@@ -290,7 +290,9 @@ def solve_classes(
     return unit.solution(_solve(rows, unit.dual(dual), unit.limits(limits), unit.watch(watch)), tol)
 
 
-def _solve(rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
+def _solve(
+    rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None
+) -> Solution:
     begun, before = working_time(), rows.count
     problem, max_pairs, moved = _problem(rows, dual), limits.iterations(dual.n), True
     while True:
