@@ -67,7 +67,7 @@ def expansion(
     return out
 
 
-def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.float64] | None:
+def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.floating] | None:
     """K(A, X) in double precision if it takes little work, or None; exact sums, so that no layout need be chosen.
 
     Squared distances are sums of differences; only dense rows.
@@ -198,11 +198,6 @@ def decisions_of_pairs(
             return of_decisions(expansion(kernel, A, weights, X) + b)
         if _of_near_pairs(kernel, A, weights, X, lambda sums: of_decisions(sums + b), out):
             return out
-    K = _tiny(kernel, A, X)
-    if K is not None:
-        D = np.repeat(b[:, None], X.shape[0], axis=1)
-        _add_pairs(D, np.ascontiguousarray(coef), K, np.array(stops))
-        return of_decisions(D.T)
     layout = None if kernel is None else layout_of(A, kernel, X.dtype, coef)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
     step = max(256, _BLOCK_BYTES // (32 * widest))

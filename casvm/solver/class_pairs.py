@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel, Points
@@ -246,7 +247,7 @@ class WholeRows:
         return cls(K) if rounds_well and np.isfinite(K.sum()) else None
 
     @classmethod
-    def of_matrix(cls, K: Rows, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+    def of_matrix(cls, K: NDArray[np.floating], bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
         """A kernel matrix of the caller, shape (n, n), which is copied if its rows do not end with a whole register.
 
         None if the copy is too large, or values need a closer look.
@@ -259,7 +260,7 @@ class WholeRows:
         if not (bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol and np.isfinite(total)):
             return None
         if n == stride and K.dtype == np.float64 and K.flags.c_contiguous:
-            return cls(K)
+            return cls(K.view(np.float64))
         copy = np.empty((n, stride))
         copy[:, :n], copy[:, n:] = K, 0.0
         return cls(copy)
