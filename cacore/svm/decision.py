@@ -186,6 +186,19 @@ def decisions_of_pairs(
     pairs, all with a bias, and where the kernel ends or falls below the rounding, rows meet only the support vectors
     near them; see :func:`expansion`.
     """
+    K = _tiny(kernel, A, X)
+    if K is None:
+        return _of_pairs_in_blocks(kernel, A, coef, b, n_support, X, of_decisions, columns)
+    D = np.repeat(b[:, None], X.shape[0], axis=1)
+    _add_pairs(D, np.ascontiguousarray(coef), K, np.concatenate([[0], np.cumsum(n_support)]))
+    return of_decisions(D.T)
+
+
+def _of_pairs_in_blocks(
+    kernel: Kernel | None, A: Rows, coef: NDArray[Any], b: NDArray[np.float64], n_support: NDArray[np.int64],
+    X: Rows, of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """:func:`decisions_of_pairs` for more than a tiny amount of work."""
     k, out = len(n_support), np.empty((X.shape[0], columns))
     stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
     sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k, len(b))
