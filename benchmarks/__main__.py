@@ -28,6 +28,7 @@ BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"  # the data set
 # Name: module, True if its first argument is the data folder, description.
 SCRIPTS = {
     "svm-engine": ("svm_speed", True, "the exact SVM against LIBSVM and oneDAL"),
+    "kinds": ("kinds", False, "29 kinds of problems, small and large, beside LIBSVM and oneDAL, in processor seconds"),
     "records": ("records", True, "published settings of kernel SVMs, run again beside LIBSVM and oneDAL"),
     "dropin": ("dropin", True, "whole scikit-learn programs, as they are and patched by cakernels"),
     "svr-engine": ("svr_speed", True, "the exact support vector regression against LIBSVM and oneDAL"),

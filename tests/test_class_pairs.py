@@ -17,7 +17,7 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
-from casvm.solver.class_pairs import ClassRows, solve_classes
+from casvm.solver.class_pairs import ClassRows, WholeRows, solve_classes
 from casvm.solver.smo import PartTraining, fit_part
 
 K = 4
@@ -63,6 +63,7 @@ def test_objectives(kernel, csr, dtype):
 def test_other_solver(tuned):
     """In rounds, where a cache is too small or problems are too large, the answer is the same to the tolerance."""
     X, y = drawn_clouds(331, k=K)
+    tuned(working_set=64)  # fewer rows have their whole kernel matrix at once
     part, solutions = trained(X, y)
     _, small = trained(X, y, cache=1 << 12)
     tuned(pairs_together=lambda *given: None)
@@ -183,3 +184,43 @@ def test_probabilities_of_any_threads(tuned):
         found.append(SMOSVC(probability=True).fit(rows, y).predict_proba(rows))
     np.testing.assert_array_equal(found[0], found[1])
     near(found[2], found[0], 1e-2)
+
+
+@forms
+@pytest.mark.parametrize(
+    "kernel", [GAUSSIAN, Kernel("linear"), Kernel("polynomial", 0.3, 2, 1.0)], ids=lambda k: k.kind
+)
+@pytest.mark.parametrize("more", [0, 96], ids=["", "wide"])
+def test_whole_rows(kernel, more, csr, dtype):
+    """A small problem has its whole kernel matrix: LIBSVM's objective and decisions, also with many features."""
+    X, y = drawn_clouds(120, csr=csr, dtype=dtype)
+    added = 0.3 * np.random.default_rng(0).normal(size=(120, more)).astype(dtype)
+    X = sp.hstack([X, added]).tocsr() if csr else np.c_[X, added]
+    sign = np.where(y == 0, 1.0, -1.0)
+    solution = WholeRows.of(X, kernel, 5.0, 1e-7, PLENTY).solve(
+        Dual.classification(sign, np.full(120, 5.0)), Limits(1e-7)
+    )
+    beta, expected, _ = libsvm(kernel, dense(X).astype(np.float64), sign, 5.0, 1e-7)
+    assert solution.objective == pytest.approx(dual(matrix(kernel, X), beta), rel=1e-6)
+    assert solution.converged
+    assert solution.rounds == 0
+    near(solution.decision, expected, 2e-4)
+
+
+def test_no_whole_rows():
+    """Products of rows far from 0, which lose the digits, and many rows are left to the solver in rounds."""
+    X, _ = drawn_clouds(120)
+    assert WholeRows.of(X + 1e7, Kernel("linear"), 5.0, 1e-7, PLENTY) is None
+    assert WholeRows.of(np.zeros((600, 2)), GAUSSIAN, 5.0, 1e-7, PLENTY) is None
+
+
+def test_one_problem(tuned):
+    """A single problem of moderate size is solved like two classes: the same objective as in rounds."""
+    X, y = drawn_clouds(2100)
+    C = np.ones(2100)
+    _, (pairs,) = trained(X, y, C, limits=Limits(1e-3))
+    tuned(pairs_together=lambda *given: None)
+    _, (rounds,) = trained(X, y, C, limits=Limits(1e-3))
+    assert pairs.rounds == 0 < rounds.rounds
+    assert pairs.objective == pytest.approx(rounds.objective, rel=1e-6)
+    near(pairs.decision, rounds.decision, 5e-3)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC, SVR, _base
 
 from cakernels import patch_sklearn, unpatch_sklearn
-from cakernels.dropin import counts, seams, stand_ins
-from cakernels.dropin.calls import CallCounts, UnsuitedError
+from cakernels.dropin import costs, counts, seams, stand_ins
+from cakernels.dropin.calls import CallCounts, Cost, UnsuitedError
+from cakernels.dropin.libsvm_problem import LibsvmProblem
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +112,7 @@ def test_verbose(capsys, tuned):
         SVR(kernel="sigmoid").fit(X, VALUES)
     assert capsys.readouterr().err.splitlines() == [
         "cakernels: SVR.fit: taken over",
-        "cakernels: SVR.fit: left to scikit-learn (too small to gain: fewer than 1,000 rows)",
+        "cakernels: SVR.fit: left to scikit-learn (too small to gain)",
         "cakernels: KernelRidge's kernel: left to scikit-learn (kernel cosine)",
         "cakernels: KernelRidge.fit: left to scikit-learn (too small to gain: fewer than 1,000 rows)",
         f"cakernels: SVR.fit: left to scikit-learn ({stand_ins.INDEFINITE})",
@@ -119,6 +121,7 @@ def test_verbose(capsys, tuned):
 
 def test_too_little_to_load(monkeypatch, tuned):
     """Nothing is loaded before the calls together are worth it; the count depends on their sizes alone."""
+    import_module("cakernels.dropin.train")
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     tuned(loading_seconds=1.5)
     found = CallCounts()
@@ -127,6 +130,22 @@ def test_too_little_to_load(monkeypatch, tuned):
             found.worth_loading(0.4)
     found.worth_loading(0.4)
     CallCounts(everything=True).worth_loading(0.1)
+    early = CallCounts()
+    early.preload(asked=True)
+    early.worth_loading(0.1)
+    with pytest.raises(UnsuitedError, match="too small"):
+        early.worth(Cost(theirs=1.0, ours=1.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "features", "C", "is_worth"),
+    [(12_000, 26, 16, 32.0, True), (150, 3, 4, 1e6, False), (200, 2, 4, 1.0, False), (3000, 2, 20, 1.0, True)],
+)
+def test_cost(rows, classes, features, C, is_worth):
+    """Many classes of few rows each are taken over, and a few hundred rows in all are not."""
+    problem = LibsvmProblem(X=np.zeros((rows, features)), y=np.zeros(rows), C=C, class_weight=np.ones(classes))
+    cost = costs.of_training(problem)
+    assert (cost.ours < cost.theirs) == is_worth
 
 
 def test_put_back(monkeypatch):

@@ -346,21 +346,31 @@ def _needs_nothing(
     Costs one pass over `X`, where ``validate_data`` takes as long as a whole fit to a hundred rows.
     """
     dtypes = (dtype,) if isinstance(dtype, str) else dtype
+    is_plain = _is_number_column if others.pop("y_numeric", False) else is_plain_column
     if others or type(X) is not np.ndarray or not _usable(X, dtypes, order) or len(X) < ensure_min_samples:
         return False
     attributes = vars(estimator)
     if "feature_names_in_" in attributes or (not reset and attributes.get("n_features_in_") != X.shape[1]):
         return False
-    if not all(is_plain_column(target) and len(target) == len(X) for target in y):
+    if not all(is_plain(target) and len(target) == len(X) for target in y):
         return False
     if reset:
         estimator.n_features_in_ = X.shape[1]
     return True
 
 
+def _is_number_column(y: object) -> bool:
+    """True for an array of one finite number per row in double precision, which needs no check by itself."""
+    return type(y) is np.ndarray and y.ndim == 1 and y.dtype == np.float64 and first_nonfinite(y[:, None]) is None
+
+
 def is_plain_column(y: object) -> bool:
     """True for an array of one whole number, truth value or text per row, which needs no check by itself."""
-    return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
+    if type(y) is not np.ndarray or y.ndim != 1:
+        return False
+    if y.dtype == np.float64:  # labels are often floats
+        return bool((y == np.rint(y)).all() and np.abs(y).max(initial=0.0) < 2**31)
+    return y.dtype.kind in "biuU"
 
 
 def columns_of(

@@ -182,7 +182,7 @@ class Layout:
         return shifted(X if rows is None else X[rows], self.shift), self.features, self.dtype, None
 
     def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
-        return Points(shifted(X if rows is None else X[rows], self.shift).astype(self.dtype))
+        return Points(shifted(X if rows is None else X[rows], self.shift).astype(self.dtype, copy=False))
 
 
 def weighted(

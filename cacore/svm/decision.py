@@ -6,19 +6,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import AnyRows, Rows, dense, in_memory, is_sparse, shifted
-from cacore.kernels import Kernel
+from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
-from cacore.kernels.precision import Accuracy, sampled, shift_of, value_rounding
+from cacore.kernels.precision import WIDEST, Accuracy, sampled, shift_of, value_rounding
+from cacore.kernels.registry import SQUARED
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs
 
 _BLOCK_BYTES = 1 << 25  # memory of a block of rows with their kernel values; not measured
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
@@ -26,6 +31,9 @@ _BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that
 _PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows meet at once; least rows of a block
 _OFF = 1e-3  # largest error of a decision by the rounding of stored kernel values: the default tolerance of solvers
 _BALANCED = 1e-9  # sum of weights over the sum of their sizes, up to which it is rounding
+# Rows times support vectors times features up to which kernel values are sums of differences, or products, in double
+# precision, without a choice of a layout, which takes 0.2 ms.
+_TINY = 1 << 18
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
@@ -45,6 +53,9 @@ def expansion(
     """
     if kernel.kind == "linear":
         return np.asarray(X @ feature_weights(kernel, A, weights, biased), np.float64)
+    K = _tiny(kernel, A, X)
+    if K is not None:
+        return K.T @ weights
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = layout_of(A, kernel, X.dtype if dtype is None else dtype, weights)
     points = layout.rows(A)
@@ -54,6 +65,20 @@ def expansion(
     # With many blocks of rows, each is a task; with a single one, the threads work within it.
     for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
     return out
+
+
+def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.floating] | None:
+    """K(A, X) in double precision if it takes little work, or None; exact sums, so that no layout need be chosen.
+
+    Squared distances are sums of differences; only dense rows.
+    """
+    if kernel is None or not kernel.compiled:
+        return None
+    s, d = A.shape
+    if s * X.shape[0] * (d + 4) > _TINY or d > WIDEST or is_sparse(A) or is_sparse(X):
+        return None
+    a, x = (Points(rows.astype(np.float64, copy=False), None, kernel.declared.of == SQUARED) for rows in (A, X))
+    return kernel.block(a, x)
 
 
 def feature_weights(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
@@ -161,6 +186,19 @@ def decisions_of_pairs(
     pairs, all with a bias, and where the kernel ends or falls below the rounding, rows meet only the support vectors
     near them; see :func:`expansion`.
     """
+    K = _tiny(kernel, A, X)
+    if K is None:
+        return _of_pairs_in_blocks(kernel, A, coef, b, n_support, X, of_decisions, columns)
+    D = np.repeat(b[:, None], X.shape[0], axis=1)
+    _add_pairs(D, np.ascontiguousarray(coef), K, np.concatenate([[0], np.cumsum(n_support)]))
+    return of_decisions(D.T)
+
+
+def _of_pairs_in_blocks(
+    kernel: Kernel | None, A: Rows, coef: NDArray[Any], b: NDArray[np.float64], n_support: NDArray[np.int64],
+    X: Rows, of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """:func:`decisions_of_pairs` for more than a tiny amount of work."""
     k, out = len(n_support), np.empty((X.shape[0], columns))
     stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
     sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k, len(b))
@@ -199,6 +237,27 @@ def decisions_of_pairs(
 
     for_blocks(decide, blocks(X.shape[0], step))
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_pairs(D: Doubles, coef: Doubles, K: Doubles, stops: Longs) -> None:  # pragma: no cover - compiled
+    """Add the kernel expansions of all pairs of k classes to `D`, shape (t k (k - 1) / 2, n).
+
+    `coef`, shape (t (k - 1), s), is LIBSVM's layout of t models; `K` has shape (s, n), and class i its rows
+    ``stops[i]`` to ``stops[i + 1]``.
+    """
+    k, row = stops.size - 1, 0
+    for model in range(coef.shape[0] // (k - 1)):
+        first = model * (k - 1)
+        for i in range(k):
+            for j in range(i + 1, k):
+                line = D[row]
+                for side, at in ((i, first + j - 1), (j, first + i)):
+                    for r in range(stops[side], stops[side + 1]):
+                        c, values = coef[at, r], K[r]
+                        for q in range(line.size):
+                            line[q] += c * values[q]
+                row += 1
 
 
 def _pairs_of_classes(k: int, decisions: int) -> list[NDArray[np.int64]]:

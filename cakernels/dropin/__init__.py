@@ -7,6 +7,7 @@
 `train`           the exact solver and the kernel expansions, once the first problem is taken over
 `system`          kernel values and Cholesky factors, once the first call of KernelRidge is taken over
 `calls`           counts of the calls that were taken over or handed back, and why
+`costs`           estimates of the seconds of a call there and here
 ================  =================================================================================================
 
 Nothing else of scikit-learn changes: estimators keep their class, parameters, attributes, messages and pickles.
@@ -30,7 +31,7 @@ CallLedger = CallCounts  # the name that the class had first
 _in_place: Seams | None = None  # scikit-learn is patched for the whole process, or it is not
 
 
-def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
+def patch_sklearn(verbose: bool = False, everything: bool = False, preload: bool = False) -> None:
     """Let this package train scikit-learn's SVC, NuSVC, SVR, NuSVR, OneClassSVM and KernelRidge.
 
     The classes stay scikit-learn's own. It does not matter if they were imported, or objects made of them, before.
@@ -42,6 +43,9 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
         Print a line to stderr the first time that a kind of call is taken over, or left to scikit-learn for a reason.
     everything : bool
         Take over small problems, too, where scikit-learn's own code is as fast or faster; for tests.
+    preload : bool
+        Begin to load the solvers at once, in a thread, instead of when the calls so far are worth the 0.8 s that it
+        takes.
 
     Examples
     --------
@@ -56,6 +60,8 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
     unpatch_sklearn()
     _in_place = Seams(CallCounts(verbose, everything))
     seams.call_first(_classes(), patch_worker, everything)
+    if preload:
+        _in_place.calls.preload(asked=True)
     if _in_place.missing:
         import sklearn
 

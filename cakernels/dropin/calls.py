@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from contextlib import suppress
+from importlib import import_module
+from typing import NamedTuple, TypeVar
 
 from cacore.errors import InputError
 from cacore.terminal import say
@@ -21,8 +24,20 @@ _NUMBA = "numba"  # most of what is loaded with the first problem
 _LOADING = 0.8  # processor seconds of scikit-learn's code that are worth loading ours, which takes as many
 
 
+def _load() -> None:
+    with suppress(ImportError):  # the call that needs it says so
+        import_module("cakernels.dropin.train")
+
+
 class UnsuitedError(Exception):
     """A call that scikit-learn's own code answers better or alone; ``str(error)`` is the reason."""
+
+
+class Cost(NamedTuple):
+    """Estimated processor seconds of a call: in scikit-learn, and here."""
+
+    theirs: float
+    ours: float
 
 
 class CallCounts:
@@ -51,7 +66,8 @@ class CallCounts:
         self.handed_back: Counter[tuple[str, str]] = Counter()
         self.errors: Counter[tuple[str, str]] = Counter()
         self._guard = threading.Lock()
-        self._seconds = 0.0
+        self._seconds, self._preloaded = 0.0, False
+        self._loader: threading.Thread | None = None
 
     def call(self, kind: str, ours: Callable[[], T], theirs: Callable[[], T]) -> T:
         """Result of `ours`, or of `theirs` if ours is unsuited, refuses the input or fails."""
@@ -80,21 +96,47 @@ class CallCounts:
         if condition and not self.everything:
             raise UnsuitedError(reason)
 
+    def worth(self, cost: Cost) -> None:
+        """Raise UnsuitedError if scikit-learn is as fast, or what is gained so far is not worth loading the solvers."""
+        self.better_there(cost.ours >= cost.theirs, "too small to gain")
+        self.worth_loading(cost.theirs - cost.ours)
+
     def worth_loading(self, seconds: float) -> None:
         """Raise UnsuitedError while the solvers are not loaded and the calls so far are worth less than loading them.
+
+        They are loaded in a thread from half of that on, while scikit-learn's code goes on, and waited for when they
+        are worth it, so that timing decides about no answer.
 
         Parameters
         ----------
         seconds : float
-            Estimate of the processor seconds that scikit-learn takes for this call. It depends on sizes alone, so that
-            a program that is run again gets the same numbers.
+            Estimate of the processor seconds that this call can gain. It depends on sizes alone, so that a program that
+            is run again gets the same numbers.
         """
-        if self.everything or _NUMBA in sys.modules:
+        if self.everything or (self._loader is None and _NUMBA in sys.modules):
             return
         with self._guard:
             self._seconds += seconds
-            if self._seconds < _LOADING:
-                raise UnsuitedError("too little so far to be worth loading cakernels")
+        if self._seconds >= _LOADING / 2:
+            self.preload()
+        if self._seconds < _LOADING and not self._preloaded:
+            raise UnsuitedError("too little so far to be worth loading cakernels")
+        self._wait()
+
+    def preload(self, asked: bool = False) -> None:
+        """Begin to load the solvers in a thread; if `asked` for, later calls need not be worth it."""
+        with self._guard:
+            self._preloaded |= asked
+            if self._loader is not None or _NUMBA in sys.modules:
+                return
+            self._loader = threading.Thread(target=_load, name="cakernels-loading")
+            self._loader.start()
+        os.register_at_fork(before=self._wait)  # a child would wait for ever for what this thread imports
+
+    def _wait(self) -> None:
+        """Wait until the solvers are loaded, if a thread loads them."""
+        if self._loader is not None and self._loader is not threading.current_thread():
+            self._loader.join()
 
     def _is_first(self, counter: Counter[Key], key: Key) -> bool:
         """Count the key; True the first time."""

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import is_sparse
+from cakernels.dropin import costs
 from cakernels.dropin.calls import CallCounts, UnsuitedError
 from cakernels.dropin.libsvm_problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained, Vector
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "tuple[Rows | int, ...]"  # a trained model in the order that scikit-learn expects
 Given = TypeVar("Given")
 
-# Below these numbers LIBSVM is as fast (processor seconds of one core): rows of a training, or of a pair of classes;
-# rows with a precomputed kernel; products of a prediction.
-LEAST_ROWS, LEAST_GIVEN, LEAST_WORK = 1000, 4000, 1_000_000
 INDEFINITE = "the sigmoid kernel is not positive definite: another solver ends at another model"
 
 _PREDICTING = ("support", "SV", "nSV", "sv_coef", "intercept", "probA", "probB")
@@ -74,8 +71,7 @@ class _Library:
         def ours() -> Arrays:
             asked = problem()
             self._calls.better_there(asked.kernel == "sigmoid", INDEFINITE)
-            self._calls.small(*_size(asked))
-            self._calls.worth_loading(_seconds_to_train(asked))
+            self._calls.worth(costs.of_training(asked))
             from cakernels.dropin.train import train
 
             return order(train(asked))
@@ -89,9 +85,7 @@ class _Library:
 
         def ours() -> Vector:
             machine, X = what()
-            work = _work(machine, X)
-            self._calls.small(work, LEAST_WORK, "products")
-            self._calls.worth_loading(4e-10 * work)
+            self._calls.worth(costs.of_prediction(machine, X))
             from cakernels.dropin import train
 
             answer: Callable[[LibsvmModel, Rows], Vector] = getattr(train, name)
@@ -225,30 +219,3 @@ def _csr(values: Vector, indices: NDArray[np.int32], indptr: NDArray[np.int32], 
         X = X.copy()
         X.sum_duplicates()
     return X
-
-
-def _size(problem: LibsvmProblem) -> tuple[int, int, str]:
-    """Number of rows, the least number worth taking over, and what they are."""
-    n, k = int(problem.X.shape[0]), len(problem.class_weight)
-    if problem.kernel == "precomputed":
-        return n, LEAST_GIVEN, "rows of a precomputed kernel"
-    if problem.classifies and k > 2:
-        return 2 * n // k, LEAST_ROWS, "rows per pair of classes"
-    return n, LEAST_ROWS, "rows"
-
-
-def _seconds_to_train(problem: LibsvmProblem) -> float:
-    """LIBSVM's processor seconds, roughly: it evaluates the kernel values of support vectors with all rows."""
-    n, k = int(problem.X.shape[0]), max(2, len(problem.class_weight))
-    nonzeros = float(problem.X.nnz / n if is_sparse(problem.X) else problem.X.shape[1])
-    name = CLASSES[problem.svm_type]
-    share = {"SVC": 0.2, "SVR": 2.0}.get(name, problem.nu)  # support vectors per row
-    return 1e-9 * share * n * n * (10.0 + 0.35 * nonzeros) * 2 * (k - 1) / k
-
-
-def _work(machine: LibsvmModel, X: Rows) -> int:
-    """Products of a prediction: rows times support vectors times the features or nonzeros of one."""
-    if machine.kernel == "precomputed":
-        return 0
-    nonzeros = machine.vectors.nnz if is_sparse(machine.vectors) else machine.vectors.size
-    return int(X.shape[0]) * int(nonzeros)

@@ -1,4 +1,4 @@
-"""SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
+"""SMO for small problems: pair by pair from the start, on rows of K computed when first needed, or all at once.
 
 With many classes, problems are small and many. So the part's rows are sorted by class and packed once
 (:class:`ClassRows`), and a problem gets rows of its kernel matrix from compiled code, in memory that the next problem
@@ -6,7 +6,8 @@ uses again (:class:`PairRows`).
 
 Rounds would compute the square of each working set. In :func:`solve_classes`, a pair of rows costs two passes over the
 problem, which fits in cache, and only rows that move, or were about to, are ever computed. Everything else follows
-:mod:`casvm.solver.smo`.
+:mod:`casvm.solver.smo`. A single small problem has its whole kernel matrix in double precision (:class:`WholeRows`),
+which needs no layout, no shrinking and no verification: these take longer than a few hundred rows of K.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
-from cacore.kernels import Kernel
+from cacore.data.rows import Rows, dense, is_sparse
+from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Layout
 from cacore.kernels.panels import Panels, add_rows
-from cacore.kernels.precision import WIDEST, Accuracy
+from cacore.kernels.precision import WIDEST, Accuracy, Extent, rounding, value_rounding
+from cacore.kernels.registry import SQUARED
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
@@ -34,6 +37,11 @@ from casvm.solver.units import Unit
 
 _UNVERIFIED = 0.1  # share of the tolerance that single precision may hide in violations, which are not verified
 MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from sparse kernel matrices
+
+# A single problem is solved like two classes if it has more rows than _ALONE and at most _NARROW features. In ms, in
+# rounds and so: classes with C = 1 and half the labels at random, 2,500 x 10 26 and 12, 4,000 x 20 98 and 47, 4,000 x
+# 100 139 and 94; a regression, 8,000 x 30 421 and 270; of 1,200 rows, whose values are in double precision, 17 and 17.
+_ALONE, _NARROW = 2000, 128
 
 
 class PairWorkspace:
@@ -119,6 +127,22 @@ class ClassRows:
         assert isinstance(panels, Panels)
         return cls(kernel, panels, kernel.diagonal(rows)[: len(all_rows)], sizes)
 
+    @classmethod
+    def of_one_problem(
+        cls, X: Rows, kernel: Kernel | None, bound: float, limits: Limits, cache_bytes: int
+    ) -> ClassRows | None:
+        """The rows of a single problem in two halves; None if rounds are faster or single precision does not suffice.
+
+        `bound` is the largest of |beta|; only for kernels of a distance.
+        """
+        n, d = X.shape
+        if not _ALONE < n < MOST or d > _NARROW or kernel is None or not (kernel.compiled and kernel.of_distance):
+            return None
+        largest = kernel.largest(X, np.float64)
+        if precision((n, d), largest, HIDDEN * bound, _UNVERIFIED * limits.tol) is not np.float32:
+            return None
+        return cls.of(X, np.array_split(np.arange(n), 2), kernel, bound, limits, cache_bytes, 1)
+
     @contextmanager
     def pair(self, i: int, j: int) -> Iterator[PairRows]:
         """Context with the rows of two classes, those of the first class first."""
@@ -175,11 +199,85 @@ class PairRows:
         return int(self._computed[0])
 
 
+MOST_WHOLE = 512  # rows of a problem whose K, 2 MiB, is computed at once and stays near the core
+# Features up to which squared distances are sums of differences, which need no check of the rounding: of 500 rows, in
+# ms, differences take 1.0 and products 0.9 for 8 features, 3.2 and 1.5 for 64.
+_BY_DIFFERENCES = 32
+_NUMBERS = 1 << 22  # numbers of CSR rows that may be made dense
+
+
+class WholeRows:
+    """The whole kernel matrix of a small problem; for :func:`solve_classes`, as :class:`PairRows`.
+
+    Parameters
+    ----------
+    K : ndarray of float64, shape (n, padded(n))
+        Finite.
+    """
+
+    source = None
+
+    def __init__(self, K: Vector) -> None:
+        self.K, self.n = K, len(K)
+        self.where, self.used, self.diagonal = np.arange(self.n), np.zeros(self.n, np.int64), np.diagonal(K).copy()
+        self.count = self.n
+
+    @classmethod
+    def of(cls, X: Rows, kernel: Kernel | None, bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+        """The kernel matrix of these rows; None if it is large, or not accurate enough without further measures.
+
+        n^2 d flops. `bound` is the largest of |beta|, and `tol` the solver's tolerance.
+        """
+        n, d = X.shape
+        if kernel is None or not kernel.compiled or kernel.separable or n > MOST_WHOLE:
+            return None
+        if 8 * n * n > cache_bytes or (is_sparse(X) and n * d > _NUMBERS):
+            return None
+        K = np.zeros((n, padded(n)))
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is left to solvers that say where
+            by_differences = kernel.declared.of == SQUARED and d <= _BY_DIFFERENCES
+            points = Points(dense(X).astype(np.float64, copy=False), None, by_differences)
+            square = 0.0 if by_differences else float(points.squares.max())
+            extent = Extent(square, math.sqrt(d * square), math.sqrt(square), d)
+            if not (by_differences or rounding(kernel, extent, np.float64) <= Accuracy.of_solution(bound, tol).allowed):
+                return None
+            kernel.block(points, points, K[:, :n])
+            largest = float(np.abs(np.diagonal(K)).max())
+        rounds_well = bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol
+        return cls(K) if rounds_well and np.isfinite(K.sum()) else None
+
+    @classmethod
+    def of_matrix(cls, K: NDArray[np.floating], bound: float, tol: float, cache_bytes: int) -> WholeRows | None:
+        """A kernel matrix of the caller, shape (n, n), which is copied if its rows do not end with a whole register.
+
+        None if the copy is too large, or values need a closer look.
+        """
+        n, stride = len(K), padded(len(K))
+        if n > MOST or 8 * n * n > cache_bytes:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest, total = float(np.abs(np.diagonal(K)).max(initial=0.0)), float(K.sum(dtype=np.float64))
+        if not (bound * value_rounding(largest, np.float64) <= _UNVERIFIED * tol and np.isfinite(total)):
+            return None
+        if n == stride and K.dtype == np.float64 and K.flags.c_contiguous:
+            return cls(K.view(np.float64))
+        copy = np.empty((n, stride))
+        copy[:, :n], copy[:, n:] = K, 0.0
+        return cls(copy)
+
+    def fetch(self, rows: Index) -> None:
+        """Do nothing: every row of K is there."""
+
+    def solve(self, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None) -> Solution:
+        """Solve a dual of these rows, see :func:`solve_classes`."""
+        return replace(solve_classes(self, dual, limits, watch), kernel_rows=self.n, kernel_values=self.n**2)
+
+
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
 
 
 def solve_classes(
-    rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None
+    rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None
 ) -> Solution:
     """Solve the dual of two classes from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`.
 
@@ -193,7 +291,9 @@ def solve_classes(
     return unit.solution(_solve(rows, unit.dual(dual), unit.limits(limits), unit.watch(watch)), tol)
 
 
-def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
+def _solve(
+    rows: PairRows | WholeRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None
+) -> Solution:
     begun, before = working_time(), rows.count
     problem, max_pairs, moved = _problem(rows, dual), limits.iterations(dual.n), True
     while True:
@@ -219,7 +319,7 @@ def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress
     )  # fmt: skip
 
 
-def _problem(rows: PairRows, dual: Dual) -> Pairs:
+def _problem(rows: PairRows | WholeRows, dual: Dual) -> Pairs:
     """The pairs of rows of a dual at its start, which compute rows of K when they are missing."""
     beta, v = dual.initial(), -dual.linear
     moved = np.flatnonzero(beta)
