@@ -82,7 +82,7 @@ def _follow_links() -> bool:
 def _more() -> tuple[Path, ...]:
     """Declare files after the first."""
     text = "further HDF5, netCDF, Zarr or NPY files with rows; DATA may also be a pattern in quotes, such as 'run-*.h5'"
-    return option((), text, paths, flag="more", metavar="MORE", nargs="*")
+    return option((), text, paths, flag="more", group=FILES, metavar="MORE", nargs="*")
 
 
 @dataclass(frozen=True)

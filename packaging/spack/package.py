@@ -27,6 +27,7 @@ class PyCakernels(PythonPackage):
     variant("plot", default=False, description="Figures: --plot, and python -m cacore.traffic")
     variant("onnx", default=False, description="Export of models to ONNX files")
     variant("maps", default=False, description="Maps of kriging as GeoTIFF files")
+    variant("zarr", default=False, description="Rows in Zarr stores: --input, --output")
 
     with_run = ("build", "run")
     depends_on("python@3.11:", type=with_run)
@@ -43,6 +44,7 @@ class PyCakernels(PythonPackage):
     depends_on("py-matplotlib@3.8:", type=with_run, when="+plot")
     depends_on("py-onnx@1.17:", type=with_run, when="+onnx")
     depends_on("py-rasterio@1.4:", type=with_run, when="+maps")
+    depends_on("py-zarr@3.0:", type=with_run, when="+zarr")
     # The wheels of the extras "mpi" and "scalapack" are Spack's own packages here.
     depends_on("mpi", type="run")
     depends_on("scalapack", type="run", when="+scalapack")
