@@ -41,7 +41,7 @@ MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from
 # A single problem is solved like two classes if it has more rows than _ALONE and at most _NARROW features. In ms, in
 # rounds and so: classes with C = 1 and half the labels at random, 2,500 x 10 26 and 12, 4,000 x 20 98 and 47, 4,000 x
 # 100 139 and 94; a regression, 8,000 x 30 421 and 270; of 1,200 rows, whose values are in double precision, 17 and 17.
-_ALONE, _NARROW = 2000, 128
+_ALONE, _NARROW = 1536, 128
 
 
 class PairWorkspace:
@@ -199,7 +199,10 @@ class PairRows:
         return int(self._computed[0])
 
 
-MOST_WHOLE = 512  # rows of a problem whose K, 2 MiB, is computed at once and stays near the core
+# Most rows of a problem whose K, 18 MiB, is computed at once. In ms, in rounds and so, classes with C = 1 and with half
+# the labels at random: 800 x 16 3.8 and 2.4, 6.5 and 3.0; 1,300 x 30 14 and 8, 23 and 11; 1,600 x 128 13 and 16, 40 and
+# 19; 2,000 x 64 15 and 20, 50 and 26.
+MOST_WHOLE = 1536
 # Features up to which squared distances are sums of differences, which need no check of the rounding: of 500 rows, in
 # ms, differences take 1.0 and products 0.9 for 8 features, 3.2 and 1.5 for 64.
 _BY_DIFFERENCES = 32
