@@ -17,7 +17,7 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
-from casvm.solver.class_pairs import ClassRows, WholeRows, solve_classes
+from casvm.solver.class_pairs import MOST_WHOLE, ClassRows, WholeRows, solve_classes
 from casvm.solver.smo import PartTraining, fit_part
 
 K = 4
@@ -211,7 +211,7 @@ def test_no_whole_rows():
     """Products of rows far from 0, which lose the digits, and many rows are left to the solver in rounds."""
     X, _ = drawn_clouds(120)
     assert WholeRows.of(X + 1e7, Kernel("linear"), 5.0, 1e-7, PLENTY) is None
-    assert WholeRows.of(np.zeros((600, 2)), GAUSSIAN, 5.0, 1e-7, PLENTY) is None
+    assert WholeRows.of(np.zeros((MOST_WHOLE + 1, 2)), GAUSSIAN, 5.0, 1e-7, PLENTY) is None
 
 
 def test_one_problem(tuned):
