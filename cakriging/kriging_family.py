@@ -67,6 +67,10 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
                 figures.check(options.map)
         return {"--map": options.map}
 
+    def warm_up(self, run: KrigingRun) -> None:
+        """Compile all code, whatever kernel is named or chosen."""
+        self.warm_up_prediction(run.job.dtype)
+
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile all code with a few points."""
         X = np.random.default_rng(0).random((40, 2))

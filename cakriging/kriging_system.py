@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 FACTOR_BLOCK = 2048  # rows per task: many tasks per thread, since their times differ with the density of the points
 NUMBERS = 1 << 21  # neighbours searched at a time: 16 MiB of distances, and as much of numbers
 LAST = np.iinfo(np.int64).max  # place in the order of a point after all others
-_LEAST_PIVOT = 1e-13  # pivots below this share of the variance count as 0: earlier points determine the value
+SINGULAR = "the covariance matrix is singular in double precision: give a --nugget above 0, or a smaller range"
+LEAST_PIVOT = 1e-13  # pivots below this share of the variance count as 0: earlier points determine the value
 
 
 def nearest_earlier(
@@ -386,7 +387,7 @@ def _factorise(A: Doubles, diagonal: Doubles, last: int) -> None:
         s = diagonal[a]
         for k in range(a):
             s -= A[at + k] * A[at + k]
-        least = _LEAST_PIVOT * diagonal[a]
+        least = LEAST_PIVOT * diagonal[a]
         A[at + a] = np.inf if s <= least and a < last else math.sqrt(max(s, least))
         at += a + 1
 
@@ -613,9 +614,7 @@ class DenseSystem:
             try:
                 self._factor = cho_factor(self._K, lower=True, check_finite=False)
             except LinAlgError:
-                raise InputError(
-                    "the covariance matrix is singular in double precision: give a --nugget above 0, or a smaller range"
-                ) from None
+                raise InputError(SINGULAR) from None
 
     def solve(self, B: Vectors, tol: float, checkpoint: Unfinished | None = None) -> tuple[Vectors, float]:
         """See :meth:`KrigingSystem.solve`; there is no state to save."""

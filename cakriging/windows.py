@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from cacore.data.rows import block_bounds
+from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.machine.threads import blocks, current
-from cakriging.kriging_system import NUMBERS, earlier_blocks, regressions
+from cakriging.kriging_system import LEAST_PIVOT, NUMBERS, SINGULAR, earlier_blocks, regressions
 from cakriging.near_matrix import Correlation
 from cakriging.space import Field
 
@@ -119,8 +120,9 @@ class Windows:
         """V' A^-1 V of the points' columns by Vecchia's approximation, shape (v, v); collective.
 
         Each value is conditioned on its m nearest earlier ones. m^3/3 flops per point, shared by the ranks; one
-        Allreduce of v^2 numbers.
+        Allreduce of v^2 numbers. An InputError if earlier values determine one, as far as rounding shows.
         """
+        least = np.inf
         gram = np.zeros((self.values.shape[1],) * 2)
         lo, hi = block_bounds(len(self.X), self.comm.size, self.comm.rank)
         for first, last, earlier in earlier_blocks(self.X, self.m, lo, hi):
@@ -128,9 +130,13 @@ class Windows:
             weights, variance = regressions(
                 self.X[rows], self.noise[rows], self.X, self.noise, earlier, self.correlation
             )
+            least = min(least, float(variance.min()))
             white = self.values[rows] - np.einsum("ij,ijk->ik", weights, self.values[earlier])
             white /= np.sqrt(variance)[:, None]
             gram += white.T @ white
+        with self.comm.agreed():
+            if least <= 2.0 * LEAST_PIVOT:
+                raise InputError(SINGULAR)
         return self.comm.allreduce(gram)
 
 

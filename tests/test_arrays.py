@@ -267,3 +267,59 @@ def test_info_lists_arrays_and_the_options_that_read_them(folder, capsys):
 def test_names_of_arrays_are_parsed():
     name = ArrayName.of(" /group/fields[0, 1:9:2](row, variable)")
     assert (name.path, name.cut, name.dims) == ("group/fields", (0, slice(1, 9, 2)), ("row", "variable"))
+
+
+def test_rows_of_arrays_are_paired_by_the_names_of_their_dimensions(tmp_path):
+    with h5py.File(tmp_path / "turned.h5", "w") as file:
+        u = _RNG.normal(size=(3, 4))
+        file["u"], file["turned"], file["other"] = u, 2 * u.T, u.reshape(2, 6)
+    rows = load(tmp_path / "turned.h5", Communicator(), arrays=Arrays(("u(t, x)",), ("turned(x, t)",)))["train"]
+    np.testing.assert_array_equal(rows.y, 2 * rows.X[:, 0])
+    for output, message in (
+        ("other(t, x)", "t of other.* has 2 positions, and 3 in u"),
+        ("turned(t, y)", "same names"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(tmp_path / "turned.h5", Communicator(), arrays=Arrays(("u(t, x)",), (output,)))
+
+
+@pytest.mark.parametrize(("split", "message"), [("test", "it has test rows"), ("train", "it has names of columns")])
+def test_several_native_files_are_plain_or_refused(tmp_path, split, message):
+    for number in range(2):
+        with h5py.File(tmp_path / f"n-{number}.h5", "w") as file:
+            file["train/X"], file["train/y"] = X, Y
+    assert load(tmp_path / "n-*.h5", Communicator())["train"].n == 2 * N
+    with h5py.File(tmp_path / "n-1.h5", "a") as file:
+        if split == "test":
+            file["test/X"], file["test/y"] = X, Y
+        else:
+            file["train/names"] = np.array([b"a%d" % place for place in range(D)])
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "n-*.h5", Communicator())
+
+
+def test_words_beside_numbers_and_gaps_of_targets_are_named(folder, tmp_path):
+    for number, y in enumerate((Y, np.full(N, b"up"))):
+        with h5py.File(tmp_path / f"m-{number}.h5", "w") as file:
+            file["a"], file["b"] = X, y
+            file["c"] = np.where(np.arange(N) == 7, -999, 1)
+            file["c"].attrs["_FillValue"] = -999
+    with pytest.raises(InputError, match=r"m-1\.h5: its targets are words, and numbers in the first file"):
+        load(tmp_path / "m-*.h5", Communicator(), wanted=LABELS, arrays=Arrays(("a",), ("b",)))
+    with pytest.raises(InputError, match=r"row 7, the target is missing \(_FillValue -999 or nan\)"):
+        load(tmp_path / "m-0.h5", Communicator(), arrays=Arrays(("a",), ("c",)))
+    with pytest.raises(InputError, match="it has no rows: give a slice such as 0:1"):
+        load(tmp_path / "m-0.h5", Communicator(), arrays=Arrays(("a[0, 0]",), ("c",)))
+
+
+def test_links_are_followed_in_rows_to_predict_only_if_asked(folder, tmp_path):
+    with h5py.File(folder / "links.h5", "a") as file:
+        file["inputs"], file["energy"] = h5py.ExternalLink("names.h5", "/inputs"), Y
+    model = tmp_path / "model.h5"
+    arrays = ["--input", "inputs", "--output", "energy", "--sigma", "2", "--lambda", "1e-3", "--quiet"]
+    run("cakrr.bkrr2", [folder / "names.h5", *arrays, "--model", model])
+    out = ["-o", tmp_path / "out.csv", "--quiet"]
+    with pytest.raises(SystemExit):
+        run("cakrr.predict", [model, folder / "links.h5", *out])
+    run("cakrr.predict", [model, folder / "links.h5", *out, "--follow-links"])
+    assert (tmp_path / "out.csv").exists()

@@ -135,3 +135,14 @@ def test_the_command_says_what_was_chosen(tmp_path, monkeypatch, capsys, small):
     assert f"chosen: {report['params']['kernel']}, drift {report['params']['drift']}, by" in shown
     assert report["params"]["kernel"] in KERNELS
     assert report["estimate"]["left_out"]["rmse"] > 0
+
+
+def test_the_command_chooses_alike_on_two_ranks(in_one_job, tmp_path):
+    X, y = field("laplacian", 60)
+    np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",")
+    words = ["cakriging", "rows.csv", "--threads", "1", "--quiet", "--report"]
+    run(words[0], [tmp_path / "rows.csv", *words[2:], tmp_path / "one.json"])
+    in_one_job(2, [*words, "two.json"])
+    one, two = (read(tmp_path / f"{name}.json")["params"] for name in ("one", "two"))
+    assert [one[name] for name in ("kernel", "drift")] == [two[name] for name in ("kernel", "drift")]
+    assert two["range"] == pytest.approx(one["range"], rel=1e-8)

@@ -171,3 +171,12 @@ def test_command(tmp_path, monkeypatch):
     assert report["solver"]["solver"] == "neighbours"
     run("cakriging.predict", ["m.h5", "new.csv", "-o", "p.csv", "--std", "--quiet"])
     close(predicted(tmp_path / "p.csv"), brute(X, y, Q, K)[0], 1e-8)
+
+
+def test_values_that_others_determine_need_a_nugget():
+    X = np.random.default_rng(0).random((1500, 2))
+    smooth = {"neighbours": 60, "kernel": "gaussian", "range": 0.5, "sill": 1.0}
+    with pytest.raises(InputError, match="singular in double precision: give a --nugget above 0"):
+        Kriging(nugget=0.0, **smooth).fit(X, np.sin(3 * X[:, 0]))
+    mean = Kriging(nugget=1e-6, **smooth).fit(X, np.sin(3 * X[:, 0])).predict(X[:20] + 1e-3)
+    np.testing.assert_allclose(mean, np.sin(3 * X[:20, 0] + 3e-3), atol=1e-3)

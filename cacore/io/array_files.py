@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.encoding import Columns
+from cacore.data.encoding import UNNAMED, Columns
 from cacore.data.resolution import Moments, rounded_columns
 from cacore.errors import InputError
 from cacore.io import native, text
@@ -81,6 +81,8 @@ class Section:
         Dimensions whose points are the rows, the last one running fastest.
     along : int or None
         Dimension of the columns; None if there is one column.
+    row_names : tuple of str
+        Names of the dimensions of the rows; empty if they are not named.
     """
 
     array: StoredArray
@@ -88,6 +90,7 @@ class Section:
     ranges: list[range]
     rows: list[int]
     along: int | None
+    row_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, array: StoredArray, name: ArrayName, where: str) -> Section:
@@ -111,12 +114,32 @@ class Section:
         along = axes[1] if len(axes) == 2 and not name.dims else None
         if FEATURES in name.dims:
             along = axes[name.dims.index(FEATURES)]
-        return cls(array, name, ranges, [axis for axis in axes if axis != along], along)
+        rows = [axis for axis in axes if axis != along]
+        if not rows:
+            raise InputError(f"{where}: it has no rows: give a slice such as 0:1 in place of a number")
+        return cls(array, name, ranges, rows, along, tuple(dim for dim in name.dims if dim != FEATURES))
+
+    def like(self, first: Section, where: str) -> Section:
+        """The same section with its rows in the order of another's; an InputError if these are not the same points."""
+        if self.n != first.n:
+            raise InputError(f"{where}: {self.name.text} has {self.n:,} rows, and {first.name.text} has {first.n:,}")
+        if len(self.rows) == 1 or len(first.rows) == 1:
+            return self
+        if sorted(self.row_names) != sorted(first.row_names):
+            raise InputError(f"{where}: {self.name.text} and {first.name.text}: the rows of both need the same names")
+        rows = [self.rows[self.row_names.index(dim)] for dim in first.row_names]
+        for dim, axis, other in zip(first.row_names, rows, first.rows, strict=True):
+            if len(self.ranges[axis]) != len(first.ranges[other]):
+                raise InputError(
+                    f"{where}: {dim} of {self.name.text} has {len(self.ranges[axis]):,} positions, and "
+                    f"{len(first.ranges[other]):,} in {first.name.text}"
+                )
+        return replace(self, rows=rows)
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return math.prod(len(self.ranges[axis]) for axis in self.rows) if self.rows else 0
+        return math.prod(len(self.ranges[axis]) for axis in self.rows)
 
     @property
     def d(self) -> int:
@@ -295,6 +318,7 @@ def _of_zarr(array: Any, member: str, path: Path) -> StoredArray | None:
         attributes.setdefault("_FillValue", [np.asarray(fill).item()])
     chunk = 2 * math.prod(array.chunks) * array.dtype.itemsize
     packing = Packing.declared(attributes, array.dtype, False, f"{path}: {array.path}")
+    packing = replace(packing, unsigned=array.attrs.get("_Unsigned") == "true")
     return _member(StoredArray(tuple(array.shape), np.dtype(array.dtype), packing, array.__getitem__, chunk), member)
 
 
@@ -405,12 +429,12 @@ def _beside(name: str, path: Path, what: str) -> Path:
     return other
 
 
-def of_training_rows(source: Mapping[str, Any], path: Path, comm: Communicator) -> Arrays:
+def of_training_rows(source: Mapping[str, Any], path: Path, follow_links: bool, comm: Communicator) -> Arrays:
     """Arrays of the training rows, as a model's file describes them, if this file has them; collective."""
     stored, there = source.get("arrays"), np.zeros(2, np.int64)
     if not stored:
         return NATIVE
-    arrays = Arrays(tuple(stored["input"]), tuple(stored["output"]), (), bool(stored["follow_links"]))
+    arrays = Arrays(tuple(stored["input"]), tuple(stored["output"]), (), follow_links)
     with comm.agreed():
         if comm.rank == 0:
             first = matching(path)[0]
@@ -463,12 +487,12 @@ class ArrayFiles:
             A file or an array is missing, or its shape differs from that in the first file.
         """
         files: list[Path] = []
+        is_named = bool(arrays.inputs)
         with comm.uncounted():
             with comm.agreed():
                 if comm.rank == 0:
                     files = [file for pattern in (path, *arrays.files) for file in matching(pattern)]
-                    if not arrays.inputs:
-                        arrays = _usual(files[0], arrays)
+                    arrays = arrays if arrays.inputs else _usual(files[0], arrays)
             names = np.frombuffer(json.dumps([[str(file) for file in files], arrays.described()]).encode(), np.uint8)
             listed, layout = json.loads(comm.bcast(names).tobytes())
             files = [Path(name) for name in listed]
@@ -481,11 +505,15 @@ class ArrayFiles:
             sizes = np.zeros(len(files), np.int64)
             with comm.agreed():
                 for at in range(comm.rank, len(files), comm.size):
+                    if not is_named:
+                        _check_plain(files[at])
                     sizes[at] = first.rows_of(files[at], arrays)
             sizes = comm.allreduce(sizes)
         ends = [0, *accumulate(sizes.tolist())]
         targets = None if not arrays.outputs else (ends[-1],) if first.t == 1 else (ends[-1], first.t)
-        columns = Columns(tuple(first.columns[: first.d]), tuple(first.columns[first.d :]), "f" * first.d)
+        columns = UNNAMED
+        if is_named:
+            columns = Columns(tuple(first.columns[: first.d]), tuple(first.columns[first.d :]), "f" * first.d)
         check_size(ends[-1], first.d, str(path))
         shape = Shape(ends[-1], first.d, False, np.dtype(first.dtype), targets, columns, text=first.words)
         return cls(path, arrays, files, ends, shape, first.chunk_bytes)
@@ -517,17 +545,17 @@ class ArrayFiles:
             if a > b or (a == b and (targets or a < hi)):
                 continue
             with opened(file, self.arrays.follow_links) as container:
-                features = [container.section(word) for word in self.arrays.inputs]
-                y = self._targets(container, a - first, b - first, order)
+                features, outputs = _sections(container, self.arrays)
+                y = self._targets(outputs, a - first, b - first, order)
 
                 def read(
                     start: int, stop: int, room: object, sections: list[Section] = features
                 ) -> Numbers:  # fmt: skip
                     return np.concatenate([section.read(start, stop) for section in sections], axis=1)
 
-                gap = next((section.array.packing.gap for section in features if section.array.packing.label), "nan")
+                gaps = _gap(features), _gap(outputs)
                 block = X[a - lo : b - lo]
-                table = Table(block, y, str(file), a - first, gaps=(gap, "nan"))
+                table = Table(block, y, str(file), a - first, gaps=gaps)
                 rounded |= native.fill(
                     block, read, a - first, self.row_bytes(split, self.shape), order, table, moments
                 )  # fmt: skip
@@ -542,10 +570,10 @@ class ArrayFiles:
         """Name in messages on all rows."""
         return str(self.path) if len(self.files) == 1 else f"{self.path} and {len(self.files) - 1:,} more files"
 
-    def _targets(self, container: Container, lo: int, hi: int, order: Order) -> Numbers | None:
+    def _targets(self, outputs: list[Section], lo: int, hi: int, order: Order) -> Numbers | None:
         if self.shape.y is None or order.targets == []:
             return None
-        y = np.concatenate([container.section(word).read(lo, hi) for word in self.arrays.outputs], axis=1)
+        y = np.concatenate([section.read(lo, hi) for section in outputs], axis=1)
         if len(self.shape.y) == 1:
             return y[:, 0]
         return y if order.targets is None else y[:, order.targets]
@@ -585,6 +613,9 @@ class _Facts:
         for what, mine, first in (("features", there.d, self.d), ("targets", there.t, self.t)):
             if mine != first:
                 raise InputError(f"{path}: {mine:,} {what}, and {first:,} in the first file")
+        if there.words != self.words:
+            text = ("numbers", "words")
+            raise InputError(f"{path}: its targets are {text[there.words]}, and {text[self.words]} in the first file")
         with opened(path, arrays.follow_links) as container:
             return _sections(container, arrays)[0][0].n
 
@@ -598,14 +629,28 @@ class _Facts:
 
 def _sections(container: Container, arrays: Arrays) -> tuple[list[Section], list[Section]]:
     """Sections with the features and with the targets, which all have as many rows."""
-    features, targets = ([container.section(word) for word in words] for words in (arrays.inputs, arrays.outputs))
-    for section in [*features, *targets]:
-        if section.n != features[0].n:
-            raise InputError(
-                f"{container.path}: {section.name.text} has {section.n:,} rows, and {features[0].name.text} has "
-                f"{features[0].n:,}"
-            )
-    return features, targets
+    words = [*arrays.inputs, *arrays.outputs]
+    first = container.section(words[0])
+    sections = [first, *(container.section(word).like(first, str(container.path)) for word in words[1:])]
+    return sections[: len(arrays.inputs)], sections[len(arrays.inputs) :]
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse a native file with more than rows of numbers, which only files read one by one give their meaning."""
+    if is_zarr(path) or text.kind(path) != "hdf5":
+        return
+    shapes = native.describe(path)
+    what = "names of columns" if any(shape.columns.features for shape in shapes.values()) else ""
+    if len(shapes) > 1 or what:
+        raise InputError(
+            f"{path}: it has {what or 'test rows'}, which rows of several files lose: put the files together with "
+            "python -m cacore.io convert, or name arrays with --input"
+        )
+
+
+def _gap(sections: list[Section]) -> str:
+    """How messages call a gap in these arrays."""
+    return next((section.array.packing.gap for section in sections if section.array.packing.label), "nan")
 
 
 def _usual(path: Path, arrays: Arrays) -> Arrays:

@@ -122,7 +122,7 @@ class Arrays:
 
     def described(self) -> dict[str, object]:
         """Names of the arrays, for JSON."""
-        return {"input": list(self.inputs), "output": list(self.outputs), "follow_links": self.follow_links}
+        return {"input": list(self.inputs), "output": list(self.outputs)}
 
     @property
     def remembered(self) -> dict[str, object]:

@@ -240,7 +240,7 @@ def read_to_predict(
     if not arrays.inputs and source.get("arrays"):
         from cacore.io.array_files import of_training_rows
 
-        arrays = replace(of_training_rows(source, job.data, comm), files=arrays.files)
+        arrays = replace(of_training_rows(source, job.data, job.follow_links, comm), files=arrays.files)
     splits = load(
         job.data, comm, model.dtype, job.target, d, source.get("target"), limit, wanted, expected=expected,
         arrays=arrays,

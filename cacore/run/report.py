@@ -252,7 +252,9 @@ def scores_text(metrics: Report, rows: str) -> str:
         text, r2 = f"rmse {number(metrics['rmse'])} on {rows}", metrics.get("r2")
         if r2 is None or not math.isfinite(r2):
             return text
-        mean = f"; rmse of the mean: {number(metrics['rmse'] / math.sqrt(1.0 - r2))}" if r2 < 1.0 else ""
+        # Of several targets, rmse and R^2 are means, which do not tell the error of the mean.
+        single = r2 < 1.0 and math.isclose(metrics["rmse"] ** 2, metrics["mse"], rel_tol=1e-12)
+        mean = f"; rmse of the mean: {number(metrics['rmse'] / math.sqrt(1.0 - r2))}" if single else ""
         return f"{text}; R^2 {number(r2)}{mean}"
     if "confusion" in metrics:
         counts = [sum(row) for row in metrics["confusion"]]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple, TypeVar
+from weakref import WeakSet
 
 from cacore.errors import InputError
 from cacore.terminal import say
@@ -38,6 +39,17 @@ class Cost(NamedTuple):
 
     theirs: float
     ours: float
+
+
+_loading: WeakSet[CallCounts] = WeakSet()  # those with a thread that loads
+
+
+def _wait_for_all() -> None:
+    for calls in [*_loading]:
+        calls.wait()
+
+
+os.register_at_fork(before=_wait_for_all)  # a child would wait for ever for what another thread imports
 
 
 class CallCounts:
@@ -121,7 +133,7 @@ class CallCounts:
             self.preload()
         if self._seconds < _LOADING and not self._preloaded:
             raise UnsuitedError("too little so far to be worth loading cakernels")
-        self._wait()
+        self.wait()
 
     def preload(self, asked: bool = False) -> None:
         """Begin to load the solvers in a thread; if `asked` for, later calls need not be worth it."""
@@ -129,11 +141,12 @@ class CallCounts:
             self._preloaded |= asked
             if self._loader is not None or _NUMBA in sys.modules:
                 return
+            import_module("h5py")  # whose hooks at a fork must be there before a fork waits for this thread
             self._loader = threading.Thread(target=_load, name="cakernels-loading")
             self._loader.start()
-        os.register_at_fork(before=self._wait)  # a child would wait for ever for what this thread imports
+            _loading.add(self)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait until the solvers are loaded, if a thread loads them."""
         if self._loader is not None and self._loader is not threading.current_thread():
             self._loader.join()

@@ -442,7 +442,7 @@ def _validation(race: Race, best: Trial) -> dict[str, float]:
     mine = int(np.count_nonzero(validation))
     with race.comm.uncounted():
         facts: dict[str, float] = {"rows": int(race.comm.allreduce(np.array([mine]))[0])}
-    if race.data.task == REGRESSION:
+    if race.data.task == REGRESSION and race.data.y.ndim == 1:
         of_mean = race.baseline.predicted(mine)
         error, constant = (SCORES["rmse"].error(race.data, validation, values, race.comm)
                            for values in (np.asarray(best.predicted), of_mean))  # fmt: skip
