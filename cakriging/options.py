@@ -140,7 +140,8 @@ class KrigingOptions(Options):
     )  # fmt: skip
     neighbours: int | None = option(
         None, "predict each place from its K nearest points alone (moving window), and estimate parameters from the K "
-        "nearest earlier points of each value (Vecchia)", checks.whole(1, MOST_NEIGHBOURS), report=True, metavar="K",
+        "nearest earlier points of each value (Vecchia)", checks.whole(1, MOST_NEIGHBOURS), report=True, group=SOLVER,
+        metavar="K",
     )  # fmt: skip
     solver: str = option(
         "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default), iterate with near points (cg), or "

@@ -16,7 +16,7 @@ from casvm import SMOSVC, DisSMOSVC
 
 CLOCKS = [
     asygcd.solver.shared_state, asygcd.solver.asygcd, cakrr.iterative.solver, cakrr.methods.whole_system,
-    casvm.solver.active_set,
+    casvm.solver.active_set, casvm.solver.class_pairs,
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from cacore.comm import Communicator
 from cakernels.families import load
 from cakernels.leaderboard import command
 
-SVM = {"C": 2.0, "partitioner": "kmeans", "random_state": 3}
+SVM = {"C": 2.0, "partitioner": "kmeans", "random_state": 3, "tol": 1e-5}
 CLASSES = {
     "CASVC": (casvm.CASVC(2, **{**SVM, "C": [1.0, 4.0]}, standardize=True), 2),
     "CASVC, lengths": (casvm.CASVC(1, **SVM, metric="lengths", kernel="laplacian"), 1),

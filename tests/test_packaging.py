@@ -82,7 +82,7 @@ def test_spack_needs_what_the_package_needs(recipe):
     calls, _ = recipe
     project = PROJECT["project"]
     assert needed(calls, "run") == bounds(project["dependencies"])
-    for extra in ("plot", "onnx"):
+    for extra in ("plot", "onnx", "zarr"):
         assert needed(calls, "run", f"+{extra}") == bounds(project["optional-dependencies"][extra])
     built = needed(calls, "build")
     assert {name: built[name] for name in set(built) - set(needed(calls, "run"))} == bounds(
@@ -91,7 +91,7 @@ def test_spack_needs_what_the_package_needs(recipe):
     (python,) = [words[0] for words, _ in calls["depends_on"] if words[0].startswith("python")]
     assert project["requires-python"] == f">={python.removeprefix('python@').removesuffix(':')}"
     named = {words[0].split("@")[0] for words, _ in calls["depends_on"]}
-    assert named - {f"py-{name}" for name in {**built, "matplotlib": "", "onnx": "", "rasterio": ""}} == {
+    assert named - {f"py-{name}" for name in {**built, "matplotlib": "", "onnx": "", "rasterio": "", "zarr": ""}} == {
         "python",
         "mpi",
         "scalapack",

@@ -31,8 +31,8 @@ _BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that
 _PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows meet at once; least rows of a block
 _OFF = 1e-3  # largest error of a decision by the rounding of stored kernel values: the default tolerance of solvers
 _BALANCED = 1e-9  # sum of weights over the sum of their sizes, up to which it is rounding
-# Rows times support vectors times features up to which kernel values are sums of differences, or products, in double
-# precision, without a choice of a layout, which takes 0.2 ms.
+# Rows times support vectors times features up to which kernel values are sums of differences in double precision,
+# without a choice of a layout, which takes 0.2 ms.
 _TINY = 1 << 18
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
@@ -53,7 +53,7 @@ def expansion(
     """
     if kernel.kind == "linear":
         return np.asarray(X @ feature_weights(kernel, A, weights, biased), np.float64)
-    K = _tiny(kernel, A, X)
+    K = _tiny(kernel, A, X) if biased else None
     if K is not None:
         return K.T @ weights
     out = np.zeros((X.shape[0], weights.shape[1]))
@@ -70,15 +70,15 @@ def expansion(
 def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.floating] | None:
     """K(A, X) in double precision if it takes little work, or None; exact sums, so that no layout need be chosen.
 
-    Squared distances are sums of differences; only dense rows.
+    Only for kernels of squared distances, which are sums of differences, and dense rows: products of rows far from 0
+    would lose their digits.
     """
-    if kernel is None or not kernel.compiled:
+    if kernel is None or not kernel.compiled or kernel.declared.of != SQUARED:
         return None
     s, d = A.shape
     if s * X.shape[0] * (d + 4) > _TINY or d > WIDEST or is_sparse(A) or is_sparse(X):
         return None
-    a, x = (Points(rows.astype(np.float64, copy=False), None, kernel.declared.of == SQUARED) for rows in (A, X))
-    return kernel.block(a, x)
+    return kernel.block(*(Points(rows.astype(np.float64, copy=False), None, gaps=True) for rows in (A, X)))
 
 
 def feature_weights(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
@@ -186,7 +186,7 @@ def decisions_of_pairs(
     pairs, all with a bias, and where the kernel ends or falls below the rounding, rows meet only the support vectors
     near them; see :func:`expansion`.
     """
-    K = _tiny(kernel, A, X)
+    K = _tiny(kernel, A, X) if b.all() else None
     if K is None:
         return _of_pairs_in_blocks(kernel, A, coef, b, n_support, X, of_decisions, columns)
     D = np.repeat(b[:, None], X.shape[0], axis=1)

@@ -84,6 +84,7 @@ CONSTANTS = {
     # kernels and linear algebra
     "wide_columns": "cacore.kernels.wide.COLUMNS",  # columns of a tile
     "gradient_bytes": "cacore.kernels.gradients._BYTES",
+    "most_whole": "casvm.solver.class_pairs.MOST_WHOLE",  # rows of a problem whose K is computed at once
     "length_bytes": "cacore.data.lengths._BYTES",
     "lapack_block": "cacore.linalg.lapack.BLOCK",
     "lapack_update": "cacore.linalg.lapack.UPDATE",  # rows per call of dsyrk
