@@ -78,7 +78,8 @@ def _tiny(kernel: Kernel | None, A: Rows, X: Rows) -> NDArray[np.floating] | Non
     s, d = A.shape
     if s * X.shape[0] * (d + 4) > _TINY or d > WIDEST or is_sparse(A) or is_sparse(X):
         return None
-    return kernel.block(*(Points(rows.astype(np.float64, copy=False), None, gaps=True) for rows in (A, X)))
+    a, x = (Points(rows.astype(np.float64, copy=False), None, gaps=True) for rows in (A, X))
+    return kernel.block(a, x)
 
 
 def feature_weights(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
