@@ -146,6 +146,14 @@ def test_only_the_files_with_a_block_of_rows_are_opened(folder, tmp_path):
         source.read_block("train", 69, N, np.dtype(np.float64))
 
 
+def test_a_file_that_changes_before_it_is_read_is_refused(folder, tmp_path):
+    shutil.copy(folder / "run-0.h5", tmp_path)
+    source = ArrayFiles.of(tmp_path / "run-0.h5", Arrays(("fields",), ("e",)), Communicator())
+    shutil.copy(folder / "run-2.h5", tmp_path / "run-0.h5")
+    with pytest.raises(InputError, match=r"run-0\.h5: 169 rows now, and 70 before"):
+        source.read_block("train", 0, 70, np.dtype(np.float64))
+
+
 def test_columns_are_named_by_their_arrays(folder):
     inputs = ("inputs[:, 2:4]", "records/charge", "run/wide[:, 5]")
     rows = load(folder / "names.h5", Communicator(), arrays=Arrays(inputs, ("run/e",)))["train"]

@@ -26,7 +26,7 @@ from cacore.comm import Communicator
 from cacore.data.encoding import UNNAMED, Columns
 from cacore.data.resolution import Moments, rounded_columns
 from cacore.errors import InputError
-from cacore.io import native, text
+from cacore.io import native, stream, text
 from cacore.io.arrays import FEATURES, NATIVE, ArrayName, Arrays, is_zarr, matching
 from cacore.io.names import Order
 from cacore.io.native import AS_THEY_LIE, Numbers, Packing, Shape, Type
@@ -544,8 +544,10 @@ class ArrayFiles:
             a, b = max(lo, first), min(hi, last)
             if a > b or (a == b and (targets or a < hi)):
                 continue
-            with opened(file, self.arrays.follow_links) as container:
+            with stream.reading(file), opened(file, self.arrays.follow_links) as container:
                 features, outputs = _sections(container, self.arrays)
+                if features[0].n != last - first:
+                    raise InputError(f"{file}: {features[0].n:,} rows now, and {last - first:,} before: read it again")
                 y = self._targets(outputs, a - first, b - first, order)
 
                 def read(
