@@ -7,8 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from cacore.comm import Communicator
+from cacore.machine import threads
+from cakernels.search import rivals
 from cakernels.search.blending import Mixture, _at_grid_end, _trial_to_train, search, started
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
@@ -221,3 +225,12 @@ def test_grid_end_comes_from_the_last_search():
     assert _at_grid_end(none, before) == {"C": 1000.0}
     assert _at_grid_end(SimpleNamespace(at_grid_end_={}), before) == {}
     assert _at_grid_end(none, none) == _at_grid_end(none, None) == {}
+
+
+@pytest.mark.parametrize("numbers", [9_000, 1 << 23, (1 << 23) + 1])
+def test_trees_of_few_rows_have_one_thread(numbers):
+    """OpenMP's threads wait for each other in loops, which other processes on the cores prolong without a limit."""
+    HistGradientBoostingRegressor(max_iter=1).fit(np.arange(60.0)[:, None], np.arange(60.0))  # loads OpenMP
+    count = 1 if numbers <= 1 << 23 else min(2, threads.current())
+    with threadpool_limits(2, user_api="openmp"), rivals._threads_for(numbers):
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "openmp"} == {count}

@@ -36,6 +36,9 @@ _SHARE = 0.1  # most of the time for each of them
 _SHORTEST = 20.0  # seconds of a search from which on there is time for them: loading them takes one or two
 _LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
 _MOST_FLOPS = 1e12  # of the linear model: some 10 to 60 s
+# Numbers of the rows up to which trees have one thread. 100 trees of 1,000 x 9 take .12 s on one; on two, beside other
+# processes on two cores, 15 s, and a search of 30 s took 90. 30 trees of 250,000 x 20: 1.7 s on one, then 40 s on two.
+_ONE_THREAD = 1 << 23
 _FEW_TREES, _SAMPLE = 5, 50_000  # trees and rows whose seconds say how long all of them take
 
 
@@ -117,16 +120,17 @@ def _trees(rows: _Rows) -> Answers:
     if rows.y.ndim > 1 or not isinstance(rows.X, np.ndarray):
         return None
     trees = (HistGradientBoostingRegressor if rows.regression else HistGradientBoostingClassifier)(random_state=0)
-    with _threads_of_rank():
+    with _threads_for(rows.X.size):
         if _seconds_of_trees(trees, rows) > rows.seconds:
             return None
         return _held_out(trees, rows, "sample_weight")
 
 
-def _threads_of_rank() -> threadpool_limits:
-    """At most this rank's threads: several ranks share the cores, and OpenMP's threads wait in loops."""
+def _threads_for(numbers: int) -> threadpool_limits:
+    """At most this rank's threads for trees of so many numbers, and one for few: OpenMP's threads wait in loops."""
     openmp = [int(library["num_threads"]) for library in threadpool_info() if library["user_api"] == "openmp"]
-    return threadpool_limits(min([threads.current(), *openmp]), user_api="openmp")
+    count = 1 if numbers <= _ONE_THREAD else min([threads.current(), *openmp])
+    return threadpool_limits(count, user_api="openmp")
 
 
 def _seconds_of_trees(trees: BaseEstimator, rows: _Rows) -> float:
