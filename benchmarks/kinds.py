@@ -131,7 +131,7 @@ class Kind(NamedTuple):
 
     data: Callable[[], Data]
     estimator: str
-    given: dict[str, Any]
+    settings: dict[str, Any]
 
 
 KINDS = {
@@ -180,16 +180,16 @@ class Run(NamedTuple):
 
 
 def _estimator(who: str, kind: Kind) -> Any:
-    given = kind.given | {"tol": _TOL}
+    settings = kind.settings | {"tol": _TOL}
     if kind.estimator in ("SVC", "NuSVC"):
-        given["decision_function_shape"] = "ovo"
+        settings["decision_function_shape"] = "ovo"
     if who == "ours":
-        return getattr(casvm, _OURS[kind.estimator])(**given, cache_gib=_CACHE_GIB)
+        return getattr(casvm, _OURS[kind.estimator])(**settings, cache_gib=_CACHE_GIB)
     if who == "oneDAL":
         from sklearnex import svm
     else:
         from sklearn import svm
-    return getattr(svm, kind.estimator)(**given, cache_size=1024 * _CACHE_GIB)
+    return getattr(svm, kind.estimator)(**settings, cache_size=1024 * _CACHE_GIB)
 
 
 def _timed(work: Callable[[], Any]) -> float:
@@ -227,8 +227,8 @@ def _objective(model: Any, X: Rows, y: Vector, kind: Kind) -> float:
         value = float(np.abs(betas).sum())
     else:
         value = 0.0 if kind.estimator == "OneClassSVM" else float(y[support] @ betas[0])
-        value -= kind.given.get("epsilon", 0.1) * float(np.abs(betas).sum()) if kind.estimator == "SVR" else 0.0
-    names = {"degree": 3, "coef0": 0.0} | kind.given
+        value -= kind.settings.get("epsilon", 0.1) * float(np.abs(betas).sum()) if kind.estimator == "SVR" else 0.0
+    names = {"degree": 3, "coef0": 0.0} | kind.settings
     kernel = names.get("kernel", "rbf")
     vectors, square = X[support], 0.0
     options = {} if kernel == "linear" else {"gamma": _gamma(X, names.get("gamma", "scale"))}

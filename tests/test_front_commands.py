@@ -290,7 +290,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """What each command prints, at 80 columns."""
+    """Text on the terminal of each command, at 80 columns."""
     folder = tmp_path_factory.mktemp("a_folder_whose_name_is_rather_long_for_a_terminal_of_eighty_columns")
     X, y = saddle(60)
     outputs = {}

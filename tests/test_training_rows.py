@@ -1,4 +1,4 @@
-"""What a model's file holds of its training rows: a background for explanations, and fingerprints."""
+"""Traces of the training rows in a model's file: a background for explanations, and fingerprints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows_of(n, seed=0, sparse=False):
 
 @pytest.mark.parametrize("n", [100, 10_000])
 def test_rows_that_trained_the_model_are_counted(n):
-    """Of up to 2,048 rows exactly, of more to a few per cent; in any order, sparse or dense."""
+    """The count is exact up to 2,048 rows, and within a few per cent beyond; in any order, sparse or dense."""
     source = training_rows.of(rows_of(n), ALONE)
     new, old, order = rows_of(n, 1), rows_of(n, sparse=True), np.random.default_rng(0).permutation(n)
     assert training_rows.trained_on(source, new, ALONE)[0] == 0

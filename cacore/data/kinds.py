@@ -78,6 +78,11 @@ class Overrides:
         return bool(self.kinds or self.aside)
 
     @property
+    def flags(self) -> str:
+        """Names of the options, for messages."""
+        return " and ".join(word for word in self.words if word.startswith("--"))
+
+    @property
     def words(self) -> list[str]:
         """The options that say the same, as they are written in a command."""
         lists = {kind: [name for name, of_name in self.kinds.items() if of_name == kind] for kind in (CATEGORY, NUMBER)}

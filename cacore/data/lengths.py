@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +22,7 @@ from cacore.kernels.registry import L1
 from cacore.kernels.values import Kernel, Points
 from cacore.linalg.lapack import cholesky, inverse, of_symmetric
 from cacore.machine.deadline import poll
-from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread, rows_in
+from cacore.machine.threads import blocks, for_blocks, in_order, rows_in, suited_to
 
 FARTHEST = 4.0  # largest change of a scale's logarithm
 # Most rows for which LAPACK has one thread: two gain nothing there (888 rows 45 ms, 1,183 rows 91 ms either way), and
@@ -153,7 +152,7 @@ def slope(
     points = kernel.points(X)
     kernel.gram(points, H)
     H.reshape(-1)[:: m + 1] += ridge
-    with one_blas_thread() if m <= NARROW else nullcontext():
+    with suited_to(m, most=NARROW):
         if cholesky(H):
             return np.inf, np.zeros(X.shape[1] + 1)
         inverse(H)

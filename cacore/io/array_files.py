@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -468,6 +468,8 @@ class ArrayFiles:
         Number of the first row of each file, and that of all rows.
     shape : Shape
         Of all rows.
+    chunk_bytes : int
+        Bytes of a chunk while it is read.
     """
 
     path: Path
@@ -475,7 +477,7 @@ class ArrayFiles:
     files: list[Path]
     ends: list[int]
     shape: Shape
-    chunk_bytes: int = field(default=0)
+    chunk_bytes: int
 
     @classmethod
     def of(cls, path: Path, arrays: Arrays, comm: Communicator) -> ArrayFiles:
@@ -583,8 +585,9 @@ class ArrayFiles:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts of the first file that hold for all: numbers of features and targets, names of their columns, and types."""
+    """Facts of a file: numbers of rows, features and targets, names of their columns, and types."""
 
+    n: int
     d: int
     t: int
     columns: list[str]
@@ -605,12 +608,12 @@ class _Facts:
             if words and sum(section.d for section in targets) > 1:
                 raise InputError(f"{path}: {', '.join(arrays.outputs)}: of several targets none may be text")
             return cls(
-                sum(section.d for section in features), sum(section.d for section in targets), columns,
+                features[0].n, sum(section.d for section in features), sum(section.d for section in targets), columns,
                 np.result_type(*types).str, words, max(section.array.chunk_bytes for section in every),
             )  # fmt: skip
 
     def rows_of(self, path: Path, arrays: Arrays) -> int:
-        """Number of rows of a file; an InputError unless it is like the first one."""
+        """Number of rows of a file; an InputError unless it is like this first one."""
         there = self.of(path, arrays)
         for what, mine, first in (("features", there.d, self.d), ("targets", there.t, self.t)):
             if mine != first:
@@ -618,8 +621,7 @@ class _Facts:
         if there.words != self.words:
             text = ("numbers", "words")
             raise InputError(f"{path}: its targets are {text[there.words]}, and {text[self.words]} in the first file")
-        with opened(path, arrays.follow_links) as container:
-            return _sections(container, arrays)[0][0].n
+        return there.n
 
     def packed(self) -> bytes:
         return json.dumps(vars(self)).encode()

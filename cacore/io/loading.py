@@ -191,9 +191,9 @@ def _require_table(path: Path, form: str, request: RowsRequest) -> None:
     if form in text.MIXED:
         return
     if request.expected.overrides.any:
-        names = [word for word in request.expected.overrides.words if word.startswith("--")]
-        verb = "is" if len(names) == 1 else "are"
-        raise InputError(f"{path}: {' and '.join(names)} {verb} for CSV, TSV, Parquet and Arrow files")
+        options = request.expected.overrides.flags
+        verb = "are" if " and " in options else "is"
+        raise InputError(f"{path}: {options} {verb} for CSV, TSV, Parquet and Arrow files")
     if request.expected.columns.table is not None and form != "hdf5":
         where = request.expected.where
         raise InputError(f"{path}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file")
@@ -237,7 +237,7 @@ def _array_files(path: Path, arrays: Arrays, request: RowsRequest, comm: Communi
 
     with comm.agreed():
         if request.expected.overrides.any:
-            options = " and ".join(word for word in request.expected.overrides.words if word.startswith("--"))
+            options = request.expected.overrides.flags
             raise InputError(f"{path}: {options}: for tables, not for arrays, whose columns --input names")
     return ArrayFiles.of(path, arrays, comm)
 
@@ -293,7 +293,7 @@ def load_in_file(
     with comm.phase("read"), stream.unchanging(path, comm):
         with comm.agreed():
             if request.expected.overrides.any:
-                options = " and ".join(word for word in request.expected.overrides.words if word.startswith("--"))
+                options = request.expected.overrides.flags
                 raise InputError(
                     f"{path}: {options}: --out-of-core reads HDF5, which has numbers alone: use one of them"
                 )

@@ -129,7 +129,9 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         this_run = replace(this_run, options=options)
         columns, chosen = rows.columns, rows.chosen
         n_train, d = rows.n, rows.X.shape[1]
-        source = {"base": rows.base, "sparse": is_sparse(rows.X), **training_rows.of(rows, comm)}
+        source: dict[str, object] = {"base": rows.base, "sparse": is_sparse(rows.X)}
+        if job.model is not None:  # nothing but a saved model needs them, and all rows are read for them
+            source |= training_rows.of(rows, comm)
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source, **job.arrays.remembered}
         overlap, tested = _tested(family, fitted.model, test, comm, limit)
