@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
 
 
 def hdf5(path: Path) -> dict[str, Any]:
-    """Contents of an HDF5 file: arrays and attributes, with JSON parsed."""
+    """Contents of an HDF5 file: arrays and attributes, with JSON parsed; pieces of a long attribute stay text."""
     found: dict[str, Any] = {}
 
     def look(name: str, item: Any) -> None:
@@ -97,7 +97,8 @@ def hdf5(path: Path) -> dict[str, Any]:
             found[name] = plain(np.asarray(item[()]))
         for key, value in item.attrs.items():
             text = str(value)
-            found[f"{name}@{key}"] = plain(json.loads(text) if text.startswith("{") else value)
+            whole = text.startswith("{") and not re.search(r" \d+$", key)
+            found[f"{name}@{key}"] = plain(json.loads(text) if whole else value)
 
     with h5py.File(path, "r") as file:
         look("", file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 from helpers.commands import reported
@@ -10,7 +11,7 @@ from helpers.data import write_hdf5
 from benchmarks.unchanged import differences
 from benchmarks.unchanged_cases import COMMANDS
 from benchmarks.unchanged_chains import CHAINS, EXEMPT
-from benchmarks.unchanged_fits import FITS, collective_fits, described, estimators, runnable
+from benchmarks.unchanged_fits import FITS, collective_fits, described, estimators, hdf5, runnable
 
 
 def test_every_command_is_recorded():
@@ -68,3 +69,11 @@ def test_a_coefficient_that_differs_is_seen():
     coef[0] = np.nextafter(coef[0], np.inf)
     fields = [line.split(":")[0] for line in differences(first, described(model, X, X[:, 0]), [])]
     assert "model.parts/000000/beta" in fields
+
+
+def test_pieces_of_a_long_attribute_are_recorded_as_text(tmp_path):
+    """HDF5 holds at most 64 KiB in an attribute: model files cut longer JSON, whose first piece is no JSON."""
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file.attrs["params"], file.attrs["training_rows 0"], file.attrs["training_rows 1"] = '{"C": 1}', '{"a', '": 2}'
+    attributes = {"@params": {"C": 1}, "@training_rows 0": '{"a', "@training_rows 1": '": 2}'}
+    assert hdf5(tmp_path / "model.h5") == attributes
