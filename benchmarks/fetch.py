@@ -154,7 +154,7 @@ def fetch(name: str, folder: Path, url: str | None = None, keep: bool = False) -
         print(verify(paths[-1], source.sums[number] if source.sums else ""), flush=True)
     test = ["--test", str(paths[1])] if len(paths) > 1 else []
     cacore_io(["convert", str(paths[0]), str(out), *test, *source.convert])
-    shapes = native.describe(out)
+    shapes = native.NativeFile(out).describe()
     rows, features = sum(shape.n for shape in shapes.values()), {shape.d for shape in shapes.values()}
     if rows != source.rows or features != {source.features}:
         found = f"{rows:,} rows of {', '.join(map(str, sorted(features)))} features"

@@ -53,7 +53,7 @@ def server(monkeypatch):
 
 def test_converted(server, tmp_path, capsys):
     out = fetch.fetch("SUSY", tmp_path)
-    shapes = native.describe(out)
+    shapes = native.NativeFile(out).describe()
     assert (shapes["train"].n, shapes["test"].n, shapes["train"].d) == (TRAIN, ROWS - TRAIN, FEATURES)
     assert "none is published for comparison" in capsys.readouterr().out
     digest = hashlib.sha256(server.body).hexdigest()

@@ -30,7 +30,7 @@ def test_written_and_read(tmp_path, X, dtype):
     before, path = X.copy(), tmp_path / "a.h5"
     native.write(path, {"train": Table(X, Y, "x"), "test": Table(X[:5], None, "x")}, np.dtype(dtype))
     assert abs(X - before).max() == 0
-    shape = native.describe(path)["train"]
+    shape = native.NativeFile(path).describe()["train"]
     assert (shape.n, shape.d, shape.sparse, shape.dtype) == (25, 7, sp.issparse(X), dtype)
     rows = load(path, Communicator(), dtype)
     np.testing.assert_array_equal(dense(rows["train"].X), DENSE.astype(dtype))
@@ -46,7 +46,7 @@ def test_a_block_is_these_rows(tmp_path, tuned, X, lo, hi):
     tuned(array_block=3 * 7 * 8)  # three rows at a time
     path = tmp_path / "a.h5"
     native.write(path, {"train": Table(X, Y, "x")}, np.dtype(np.float64))
-    block = native.read_block(path, "train", lo, hi, np.dtype(np.float64))
+    block = native.NativeFile(path).read_block("train", lo, hi, np.dtype(np.float64))
     np.testing.assert_array_equal(dense(block.X), DENSE[lo:hi])
     np.testing.assert_array_equal(block.y, Y[lo:hi])
 
@@ -239,7 +239,7 @@ def test_row_numbers_are_the_files(make):
     X = DENSE.copy()
     X[17, 2] = np.nan
     with pytest.raises(InputError, match="row 17, feature 2 is nan"):
-        native.read_block(make(X=X), "train", 10, 20, np.dtype(np.float64))
+        native.NativeFile(make(X=X)).read_block("train", 10, 20, np.dtype(np.float64))
 
 
 @pytest.mark.parametrize("keep", [8, 100, 0.5, 0.999])
@@ -254,7 +254,7 @@ def test_truncated(tmp_path, keep):
 
 def test_missing(tmp_path):
     with pytest.raises(InputError, match=r"a\.h5: no such file"):
-        native.describe(tmp_path / "a.h5")
+        native.NativeFile(tmp_path / "a.h5").describe()
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):

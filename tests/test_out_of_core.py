@@ -16,9 +16,9 @@ from cacore.data.rows import check_range, in_memory, largest_size, take_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import Arriving, StoredRows, empty_like, permuted
 from cacore.errors import InputError
-from cacore.io import native
 from cacore.io.checkpoint import Checkpoint
 from cacore.io.fingerprints import fingerprint
+from cacore.io.native import NativeFile
 from cacore.svm.problem import numeric_gamma
 from cakrr import bkrr2
 from cakrr.options import RidgeOptions
@@ -240,7 +240,7 @@ def test_scratch_without_rows_in_it(folder, tmp_path, refuses):
 
 def test_file_changed_while_copied_is_refused(folder, tmp_path, monkeypatch, refuses):
     """Rows of two files are not mixed: one takes the place of the other after the first block."""
-    path, read_block = tmp_path / "numbers.h5", native.read_block
+    path, read_block = tmp_path / "numbers.h5", NativeFile.read_block
     path.write_bytes((folder / "numbers.h5").read_bytes())
 
     def block(*args):
@@ -249,7 +249,7 @@ def test_file_changed_while_copied_is_refused(folder, tmp_path, monkeypatch, ref
         (tmp_path / "other").replace(path)
         return found
 
-    monkeypatch.setattr(native, "read_block", block)
+    monkeypatch.setattr(NativeFile, "read_block", block)
     message = "numbers.h5: it changed while it was read; read it again when nothing writes to it"
     refuses("cakrr.bkrr2", [path, "--partitions", "2", "--out-of-core"], message, tmp_path)
 

@@ -643,7 +643,7 @@ def _check_plain(path: Path) -> None:
     """Refuse a native file with more than rows of numbers, which only files read one by one give their meaning."""
     if is_zarr(path) or text.kind(path) != "hdf5":
         return
-    shapes = native.describe(path)
+    shapes = native.NativeFile(path).describe()
     what = "names of columns" if any(shape.columns.features for shape in shapes.values()) else ""
     if len(shapes) > 1 or what:
         raise InputError(

@@ -30,7 +30,7 @@ from cacore.io.arrays import is_zarr
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.mixed import Mixed
 from cacore.io.names import Expected, listed, quiet
-from cacore.io.native import write_columns
+from cacore.io.native import NativeFile, write_columns
 from cacore.io.scanners import Parsers
 from cacore.io.spool import ANY, GrowingRows, Selection, Spool, Stored, Watch
 from cacore.io.stream import REMEDY, OnBytesRead, first_error
@@ -53,10 +53,11 @@ def read_all(path: Path, target: str | None = None, limit: int = 1 << 62) -> dic
         return {split: table.checked() for split, table in tables.items()}
     if target is not None:
         raise InputError(f"{path}: --target does not apply to HDF5 sources")
-    shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
-    size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
+    file = NativeFile(path)
+    shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in file.describe().items()}
+    size = sum(file.needed(split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
     memory.require(size, limit, f"{path}: reading its rows", REMEDY)
-    blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
+    blocks = {split: file.read_block(split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
     for split, table in blocks.items():
         table.columns = shapes[split].columns
     return {split: table.checked() for split, table in blocks.items()}
@@ -385,7 +386,7 @@ def of_file(path: Path, name: Path, chosen: dict[str, str]) -> list[str]:
     `chosen` has the number of a split's target column if it has no name and the user did not name it.
     """
     lines = []
-    for split, shape in native.describe(path).items():
+    for split, shape in NativeFile(path).describe().items():
         targets, entries = TargetSummary(listed(shape.columns.target) or chosen.get(split, "")), None
         with native.opened(path) as file:
             group = file[split]

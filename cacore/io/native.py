@@ -227,19 +227,6 @@ def is_native(path: Path) -> bool:
         return any(_group(file, place) is not None for place in ("train", "test", "/"))
 
 
-def describe(path: Path) -> dict[str, Shape]:
-    """Shapes of the splits of a native file: "train", and "test" if there is one."""
-    with opened(path) as file:
-        shapes = {}
-        for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
-            group = _group(file, place)
-            if group is not None and split not in shapes:
-                shapes[split] = _shape(group, f"{path}:{place.rstrip('/')}/X")
-    if not shapes:
-        raise InputError(f"{path}: no /train/X and no /X in it; make the file with python -m cacore.io convert")
-    return shapes
-
-
 def _group(file: h5py.File, place: str) -> h5py.Group | None:
     """Group at `place` in the file, or None if it holds no rows."""
     group = file if place == "/" else _child(file, place, file.filename)
@@ -331,51 +318,9 @@ def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
     return n, d
 
 
-def needed(
-    path: Path, split: str, lo: int, hi: int, dtype: Type, limit: int, order: Order = AS_THEY_LIE
-) -> int:  # fmt: skip
-    """Upper bound on the bytes that :func:`read_block` uses, or some number above `limit`.
-
-    Computing the bound itself takes at most `limit` bytes.
-    """
-    with opened(path) as file:
-        group, n = _place(file, split), hi - lo
-        X, width = group["X"], dtype.itemsize
-        size = 16 * n
-        if "y" in group:
-            y = group["y"]
-            word = _WORD + 4 * y.dtype.itemsize if _is_text(y) else 16
-            size = word * n * math.prod(y.shape[1:]) + _chunk(y)
-        if not isinstance(X, h5py.Group):
-            row = X.shape[1] * X.dtype.itemsize
-            decoded = Packing.of(X, str(path)).type_of(X.dtype)
-            plain = X.dtype == dtype == decoded and order.features is None
-            copies = (1 if order.features is None else 2) + 2 * decoded.itemsize // X.dtype.itemsize * (
-                decoded != X.dtype
-            )
-            block = 0 if plain else min(BLOCK + row, n * row) * copies
-            d = X.shape[1] if order.features is None else len(order.features)
-            return int(size + n * d * width + block + _chunk(X))
-        # Every method needs at least one dense row of all columns.
-        size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
-        if size > limit:
-            return size
-        first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
-        entry = int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
-        return size + max(0, last - first) * entry * (1 if order.features is None else 2)
-
-
 def step_bytes(limit: int) -> int:
     """Bytes of rows to read at a time if a rank may use `limit` bytes."""
     return max(1, min(BLOCK, limit // 16))
-
-
-def row_bytes(path: Path, split: str, shape: Shape) -> int:
-    """Bytes of memory per row while it is read; for CSR rows, the mean."""
-    if not shape.sparse:
-        return shape.d * max(8, shape.dtype.itemsize)
-    with opened(path) as file:
-        return int(32 + 24 * _place(file, split)["X/data"].shape[0] // max(1, shape.n))
 
 
 def _chunk(data: h5py.Dataset) -> int:
@@ -388,39 +333,97 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
     return file if group is None else group
 
 
-def read_block(
-    path: Path, split: str, lo: int, hi: int, dtype: Type, order: Order = AS_THEY_LIE,
-    moments: Moments | None = None,
-) -> Table:  # fmt: skip
-    """Read and check only rows ``lo:hi`` of a split found by :func:`describe`, with the columns in this order.
+@dataclass(frozen=True)
+class NativeFile:
+    """A native file as a source of rows."""
 
-    Dense rows are added to `moments` before they are rounded to single precision.
-    """
-    with opened(path) as file:
-        group = _place(file, split)
-        X, where, pick = group["X"], f"{path} ({split})", order.features
-        y, gap = _targets(group, lo, hi, order, where)
-        targets = None if y is None else rounded_columns(y)
-        packing = Packing.of(X["data"] if isinstance(X, h5py.Group) else X, where)
-        gaps = packing.gap, gap
-        if isinstance(X, h5py.Group):
-            rows = _csr_rows(X, lo, hi, where)
-            rows.data = packing.decoded(rows.data)
-            rows = rows if pick is None else _picked(rows, pick)
-            table = Table(rows, y, where, lo, gaps=gaps, rounded=(rounded_columns(rows), targets))
-            table.checked(dtype, whole=False)
-            table.X = table.X.astype(dtype, copy=False)
-            return table
-        out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
+    path: Path
 
-        def read(first: int, last: int, room: Numbers | None) -> Numbers:
-            part = np.empty((last - first, X.shape[1]), X.dtype) if room is None or X.dtype != dtype else room
-            X.read_direct(part, np.s_[first:last])
-            return packing.decoded(part)
+    def describe(self) -> dict[str, Shape]:
+        """Shapes of the splits of a native file: "train", and "test" if there is one."""
+        with opened(self.path) as file:
+            shapes = {}
+            for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
+                group = _group(file, place)
+                if group is not None and split not in shapes:
+                    shapes[split] = _shape(group, f"{self.path}:{place.rstrip('/')}/X")
+        if not shapes:
+            raise InputError(
+                f"{self.path}: no /train/X and no /X in it; make the file with python -m cacore.io convert"
+            )
+        return shapes
 
-        row = X.shape[1] * X.dtype.itemsize
-        rounded = fill(out, read, lo, row, order, Table(out, y, where, lo, gaps=gaps), moments)
-    return Table(out, None if y is None else plain_targets(y), where, lo, rounded=(rounded, targets))
+    def needed(self, split: str, lo: int, hi: int, dtype: Type, limit: int, order: Order = AS_THEY_LIE) -> int:
+        """Upper bound on the bytes that :meth:`read_block` uses, or some number above `limit`.
+
+        Computing the bound itself takes at most `limit` bytes.
+        """
+        with opened(self.path) as file:
+            group, n = _place(file, split), hi - lo
+            X, width = group["X"], dtype.itemsize
+            size = 16 * n
+            if "y" in group:
+                y = group["y"]
+                word = _WORD + 4 * y.dtype.itemsize if _is_text(y) else 16
+                size = word * n * math.prod(y.shape[1:]) + _chunk(y)
+            if not isinstance(X, h5py.Group):
+                row = X.shape[1] * X.dtype.itemsize
+                decoded = Packing.of(X, str(self.path)).type_of(X.dtype)
+                plain = X.dtype == dtype == decoded and order.features is None
+                copies = (1 if order.features is None else 2) + 2 * decoded.itemsize // X.dtype.itemsize * (
+                    decoded != X.dtype
+                )
+                block = 0 if plain else min(BLOCK + row, n * row) * copies
+                d = X.shape[1] if order.features is None else len(order.features)
+                return int(size + n * d * width + block + _chunk(X))
+            # Every method needs at least one dense row of all columns.
+            size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
+            if size > limit:
+                return size
+            first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
+            entry = int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
+            return size + max(0, last - first) * entry * (1 if order.features is None else 2)
+
+    def row_bytes(self, split: str, shape: Shape) -> int:
+        """Bytes of memory per row while it is read; for CSR rows, the mean."""
+        if not shape.sparse:
+            return shape.d * max(8, shape.dtype.itemsize)
+        with opened(self.path) as file:
+            return int(32 + 24 * _place(file, split)["X/data"].shape[0] // max(1, shape.n))
+
+    def read_block(
+        self, split: str, lo: int, hi: int, dtype: Type, order: Order = AS_THEY_LIE,
+        moments: Moments | None = None,
+    ) -> Table:  # fmt: skip
+        """Read and check only rows ``lo:hi`` of a split found by :meth:`describe`, with the columns in this order.
+
+        Dense rows are added to `moments` before they are rounded to single precision.
+        """
+        with opened(self.path) as file:
+            group = _place(file, split)
+            X, where, pick = group["X"], f"{self.path} ({split})", order.features
+            y, gap = _targets(group, lo, hi, order, where)
+            targets = None if y is None else rounded_columns(y)
+            packing = Packing.of(X["data"] if isinstance(X, h5py.Group) else X, where)
+            gaps = packing.gap, gap
+            if isinstance(X, h5py.Group):
+                rows = _csr_rows(X, lo, hi, where)
+                rows.data = packing.decoded(rows.data)
+                rows = rows if pick is None else _picked(rows, pick)
+                table = Table(rows, y, where, lo, gaps=gaps, rounded=(rounded_columns(rows), targets))
+                table.checked(dtype, whole=False)
+                table.X = table.X.astype(dtype, copy=False)
+                return table
+            out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
+
+            def read(first: int, last: int, room: Numbers | None) -> Numbers:
+                part = np.empty((last - first, X.shape[1]), X.dtype) if room is None or X.dtype != dtype else room
+                X.read_direct(part, np.s_[first:last])
+                return packing.decoded(part)
+
+            row = X.shape[1] * X.dtype.itemsize
+            rounded = fill(out, read, lo, row, order, Table(out, y, where, lo, gaps=gaps), moments)
+        return Table(out, None if y is None else plain_targets(y), where, lo, rounded=(rounded, targets))
 
 
 def fill(
@@ -478,32 +481,6 @@ def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> CSR:
     if not is_csr(data, indices, indptr, (hi - lo, d)):
         raise InputError(f"{where}: of CSR rows, indptr must ascend from 0 to {size}, and indices lie in 0 .. {d - 1}")
     return csr(data, indices, indptr, (hi - lo, d))
-
-
-@dataclass(frozen=True)
-class NativeFile:
-    """A native file as a source of rows, read by the functions of this module."""
-
-    path: Path
-
-    def describe(self) -> dict[str, Shape]:
-        """Shapes of the splits."""
-        return describe(self.path)
-
-    def needed(self, split: str, lo: int, hi: int, dtype: Type, limit: int, order: Order = AS_THEY_LIE) -> int:
-        """Bytes that reading rows ``lo:hi`` takes."""
-        return needed(self.path, split, lo, hi, dtype, limit, order)
-
-    def row_bytes(self, split: str, shape: Shape) -> int:
-        """Bytes of memory per row while it is read."""
-        return row_bytes(self.path, split, shape)
-
-    def read_block(
-        self, split: str, lo: int, hi: int, dtype: Type, order: Order = AS_THEY_LIE,
-        moments: Moments | None = None,
-    ) -> Table:  # fmt: skip
-        """Rows ``lo:hi`` of a split."""
-        return read_block(self.path, split, lo, hi, dtype, order, moments)
 
 
 class _Patient:

@@ -26,7 +26,7 @@ from cacore.io.libsvm import checked, row_ends
 from cacore.io.loading import ordered
 from cacore.io.mixed import MixedBlocks
 from cacore.io.names import Order
-from cacore.io.native import AS_THEY_LIE, Shape, write_columns
+from cacore.io.native import AS_THEY_LIE, NativeFile, Shape, write_columns
 from cacore.io.scanners import Scanned
 from cacore.io.stream import REMEDY
 from cacore.io.table import RowsRequest, Table, Tabular, Targets, check_size, plain
@@ -290,7 +290,7 @@ class Spool:
         if self._request.binarize is not None or (target is not None and not self._expected.columns.target):
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
         stamp = stream.stamp(path)
-        file_shapes = {split: shape for split, shape in native.describe(path).items() if split in names}
+        file_shapes = {split: shape for split, shape in NativeFile(path).describe().items() if split in names}
         shapes, orders = ordered(path, file_shapes, self._expected, target)
         return {
             names[split]: Stored(path, split, shape, f"{path} ({split})", stamp=stamp, order=orders[split])
@@ -335,9 +335,9 @@ class Spool:
                     yield "train", block
         elif kind == "hdf5":
             for split, stored in self._in_place(path, {"train": "train", "test": "test"}).items():
-                step = max(1, native.step_bytes(request.limit) // native.row_bytes(path, split, stored.shape))
+                step = max(1, native.step_bytes(request.limit) // NativeFile(path).row_bytes(split, stored.shape))
                 for lo, hi in blocks(stored.shape.n, step):
-                    block = native.read_block(path, split, lo, hi, plain(stored.shape.dtype), stored.order)
+                    block = NativeFile(path).read_block(split, lo, hi, plain(stored.shape.dtype), stored.order)
                     block.columns = stored.shape.columns
                     yield split, block
                 stored.check_unchanged()
@@ -463,14 +463,14 @@ class Selection:
 
     def _step(self, dtype: np.dtype[Any], nbytes: int) -> int:
         """Number of rows to read at a time into `nbytes` bytes."""
-        a_row = native.row_bytes(self.stored.path, self.stored.split, self.stored.shape)
+        a_row = NativeFile(self.stored.path).row_bytes(self.stored.split, self.stored.shape)
         return max(1, nbytes // max(a_row, self.width * dtype.itemsize if self.dense else 0, 1))
 
     def _read(self, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> tuple[Rows, NDArray[Any] | None]:
-        path, split = self.stored.path, self.stored.split
-        size = native.needed(path, split, lo, hi, dtype, limit, self.stored.order)
+        file, split = NativeFile(self.stored.path), self.stored.split
+        size = file.needed(split, lo, hi, dtype, limit, self.stored.order)
         memory.require(size, limit, f"{self.stored.where}: reading rows {lo:,} to {hi - 1:,}", REMEDY)
-        table = native.read_block(path, split, lo, hi, dtype, self.stored.order)
+        table = file.read_block(split, lo, hi, dtype, self.stored.order)
         return table.X, table.y
 
     def _gathered(

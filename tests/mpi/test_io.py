@@ -307,7 +307,7 @@ def blocks_in_turn(path, before=dataset._blocks):
     return blocks
 
 
-def read_block(*args, before=native.read_block):
+def read_block(*args, before=native.NativeFile.read_block):
     found = before(*args)
     if RANK == 0:
         WORLD.send(None, dest=R - 1)
@@ -325,7 +325,7 @@ def test_another_file_between_two_ranks(form, folder, monkeypatch):
             write_hdf5(place, train=(X, y)) if form == "h5" else place.write_text(write_text(place, X, y))
     WORLD.Barrier()
     monkeypatch.setattr(delimited, "reading", reading_in_turn(path))
-    monkeypatch.setattr(native, "read_block", read_block)
+    monkeypatch.setattr(native.NativeFile, "read_block", read_block)
     monkeypatch.setattr(dataset, "_blocks", blocks_in_turn(path))
     with pytest.raises(InputError, match="it changed while it was read") as caught:
         load(path, Communicator(WORLD))
