@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,11 @@ from cacore.data.rows import Rows, check_squares, in_memory
 from cacore.data.standardize import Standardizer
 from cacore.kernels import Kernel
 from cacore.kernels.precision import Accuracy
+from cacore.learn.method import Method
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out
 from cacore.svm.problem import numeric_gamma, precision
-
-if TYPE_CHECKING:
-    from cacore.learn.method import Method
 
 Vector = NDArray[np.float64]
 

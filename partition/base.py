@@ -10,12 +10,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
 from cacore.data.containers import unmasked
@@ -35,9 +36,6 @@ from cacore.data.shuffle import Shuffle
 from cacore.data.validation import check_whole_columns, checked_rows, shared_seed
 from cacore.errors import InputError
 from cacore.machine import threads
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 
 REGISTERED: dict[str, type[Algorithm]] = {}
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Flags, Longs, Reals
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import AnyRows, Rows, concatenate, exchange_rows, is_sparse, worth_packing
@@ -26,9 +26,6 @@ from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from partition.base import Division, PartRows
-
-if TYPE_CHECKING:
-    from cacore.arrays import Flags, Longs, Reals
 
 
 def assign_owners(

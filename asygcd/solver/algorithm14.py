@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numba
 import numpy as np
 
 from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.kernel_columns import CachedColumns, ColumnCache, resident, store
 from asygcd.solver.shared_state import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, SharedState, count, over, quiet
+from cacore.arrays import Doubles, Longs, Reals
 from cacore.compiled.pointers import atomic_add, publish, seen
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs, Reals
 
 _SELDOM = 256  # turns between two computations of a thread's share of the objective
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numba
 import numpy as np
 
+from cacore.arrays import Doubles, Reals
 from cacore.compiled.vectors import STEP, step_to_violator, violator
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Reals
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

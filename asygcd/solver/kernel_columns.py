@@ -8,14 +8,16 @@ by address (:mod:`cacore.compiled.pointers`), so that the loop is compiled once 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import types
+from numba.types import Type
 from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver import greedy
+from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 from cacore.compiled.pointers import Bundle, BundleType, address, caller
 from cacore.compiled.vectors import ROW_AND_VIOLATION
 from cacore.data.rows import Rows, is_sparse, shifted
@@ -23,18 +25,12 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels import wide as wide_passes
 from cacore.kernels.columns import Layout
+from cacore.kernels.evaluate import Parameters
 from cacore.kernels.panels import Panels, accumulate, add_rows, nonzeros, panel_norms
 from cacore.kernels.precision import WIDEST, Accuracy
 from cacore.kernels.sums import room, width
 from cacore.kernels.wide import Features, Wide
 from cacore.machine import memory
-
-if TYPE_CHECKING:
-    from numba.types import Type
-
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
-
 
 HITS, MISSES, VALUES = range(3)  # indices into `ColumnCache.counts`
 NEXT, BEFORE = 0, 1  # columns of `ColumnCache.links`

@@ -12,7 +12,7 @@ steps at once, with one pass per kernel column.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.kernel_columns import ColumnCache, add, advance, forget, pack, resident
 from asygcd.solver.shared_state import BUSY, IDLE, LIMIT, LINE, STOPPED, SharedState, over, quiet
+from cacore.arrays import Doubles, Longs
 from cacore.compiled.pointers import give_way, publish, seen
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
 GOAL, SHOWN, MOST = range(3)  # indices into `ThreadState.levels`

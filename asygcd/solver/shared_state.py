@@ -10,22 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Longs
 from cacore.compiled.pointers import give_way, publish, seen
 from cacore.data.rows import Rows
 from cacore.machine.clock import working_time
 from cacore.machine.threads import cores
 from partition.algorithms.clusters import KMeans
 from partition.parts_model import nearest
-
-if TYPE_CHECKING:
-    from cacore.arrays import Longs
-
 
 LINE = 8  # numbers per cache line: values written by different threads lie this far apart, against false sharing
 LOG = 4096  # updates by which a thread may be ahead of the others: the bound of the delay

@@ -9,16 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm.communicator import Communicator
 from cacore.errors import InputError
-
-if TYPE_CHECKING:
-    from types import CodeType
 
 _MANY = 100  # numbers of an array beyond which its digest stands for them
 _SHOWN = 100  # characters of a value in a message

@@ -17,12 +17,12 @@ The Shapley interaction index of two features (Grabisch and Roubens, 1999) is th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Doubles, Longs
 from cacore.data.rows import AnyRows, dense, in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -30,10 +30,6 @@ from cacore.kernels.evaluate import Parameters, multiply
 from cacore.kernels.registry import KINDS
 from cacore.machine import threads
 from cacore.svm.decision import Expansion
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs
-
 
 _EXACT = 16  # nodes up to which the exact rule is used without asking for fewer
 _AGREE = 1e-13  # largest difference between two rules, relative to the largest value, with which the first one serves

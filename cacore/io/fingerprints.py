@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Reals
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import AnyRows, is_sparse
 from cacore.data.shuffle import mix64
 from cacore.machine.threads import blocks, rows_in
-
-if TYPE_CHECKING:
-    from cacore.arrays import Reals
 
 _BLOCK_BYTES = 4 << 20  # of rows that are read at a time, where they are in a file
 

@@ -23,7 +23,7 @@ from cacore.data.stored import StoredRows
 from cacore.errors import CellError, InputError
 from cacore.io import stream, text
 from cacore.io.arrays import NATIVE, Arrays, named
-from cacore.io.names import UNKNOWN, Expected, in_rows
+from cacore.io.names import UNKNOWN, Expected, Order, in_rows
 from cacore.io.table import NUMBERS, RowsRequest, Table, Targets, check_size
 from cacore.io.words import labels_of
 from cacore.machine import memory
@@ -31,7 +31,6 @@ from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
     from cacore.io.array_files import ArrayFiles
-    from cacore.io.names import Order
     from cacore.io.native import NativeFile, Shape
 
     Source: TypeAlias = NativeFile | ArrayFiles

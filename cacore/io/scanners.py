@@ -17,19 +17,16 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Bytes, Ints
 from cacore.comm import Communicator
 from cacore.io.stream import Block
 from cacore.io.words import short
-
-if TYPE_CHECKING:
-    from cacore.arrays import Bytes, Ints
-
 
 # What pyarrow reads as a number, but for "nan(...)", which is no finite number either.
 _NUMERAL = re.compile(rb"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE)

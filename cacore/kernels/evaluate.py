@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numba
 import numpy as np
@@ -19,6 +19,7 @@ from numba import types
 from numba.extending import overload, register_jitable
 from numpy.typing import DTypeLike
 
+from cacore.arrays import Reals
 from cacore.compiled.pointers import bits32, bits64, call_kernel, float32_of, float64_of
 from cacore.errors import InputError
 from cacore.kernels.registry import (
@@ -34,9 +35,6 @@ from cacore.kernels.registry import (
     exp_near,
     length,
 )
-
-if TYPE_CHECKING:
-    from cacore.arrays import Reals
 
 # A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
 # measure. Both reals have the type of the kernel values.

@@ -8,10 +8,10 @@ kernels are exactly 0 beyond their radius: the radial ones of |x-z|, the product
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cacore.arrays import Reals
 from cacore.kernels.registry import (
     FEATURES,
     L1,
@@ -24,9 +24,6 @@ from cacore.kernels.registry import (
     length,
     register,
 )
-
-if TYPE_CHECKING:
-    from cacore.arrays import Reals
 
 
 def _linear_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:

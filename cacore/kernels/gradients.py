@@ -8,19 +8,16 @@ derivative is sum_j c_j k(x, z_j) (log g)'(|x_l - z_jl|) sign(x_l - z_jl).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Doubles, Reals
 from cacore.data.rows import Rows, dense
 from cacore.kernels.registry import FEATURES, L1, SQUARED
 from cacore.kernels.values import Kernel
 from cacore.machine.threads import blocks, rows_in
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Reals
 
 _BYTES = 1 << 23  # memory per thread for the values of pairs of rows
 

@@ -11,22 +11,17 @@ is at most any of its factors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Flags, Integers, Ints, Longs, Reals
 from cacore.data.rows import Rows, dense
-from cacore.kernels.evaluate import FACTORS, PRODUCTS
+from cacore.kernels.evaluate import FACTORS, PRODUCTS, Parameters
 from cacore.kernels.panels import Panels, accumulate
 from cacore.kernels.values import Kernel, Nonzeros, Points
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Flags, Integers, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
 
 STRETCH = 512  # columns per box: whole panels of either dtype (PANEL_BYTES of cacore/compiled/vectors.py)
 _SAFE = 1.0001  # factor of the squared cutoff: covers the rounding of distances

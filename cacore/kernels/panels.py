@@ -9,22 +9,17 @@ the features multiplies factors (:mod:`cacore.kernels.sums`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 from cacore.data.rows import Rows, dense, is_sparse
-from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, with_zeros
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, Parameters, with_zeros
 from cacore.kernels.sums import CACHE_BYTES, GROUP, hand_over, meet_at, pack, portions, room, taken, width
 from cacore.kernels.values import Kernel, Nonzeros
 from cacore.machine.threads import blocks, for_blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
 
 _PIECE = 1 << 16  # numbers of dense rows compressed at a time
 ROWS = 16  # rows of a tile at most, which bounds the memory pages of kernel values written at a time

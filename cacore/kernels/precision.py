@@ -13,18 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse, shifted
+from cacore.data.rows import CSR, AnyRows, Rows, in_blocks, is_sparse, shifted
 from cacore.errors import InputError
 from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, KernelFormula, at_distances, multiply
 from cacore.kernels.registry import EQUAL, L1, SQUARED
-
-if TYPE_CHECKING:
-    from cacore.data.rows import CSR
 
 AnyKernel = TypeVar("AnyKernel", bound=KernelFormula)
 

@@ -18,14 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cacore.arrays import Reals
 from cacore.errors import InputError
-
-if TYPE_CHECKING:
-    from cacore.arrays import Reals
 
 # The argument t of a kernel f(t): x.z, the sum of (x_k - z_k)^2, or the sum of |x_k - z_k|.
 PRODUCT, SQUARED, L1 = "inner product", "squared distance", "l1 distance"

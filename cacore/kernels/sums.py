@@ -8,20 +8,16 @@ A panel holds `width` rows, feature by feature, so that each number of a row mee
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Ints, Longs, Reals
 from cacore.compiled.pointers import multiplied, prefetch_to_write
 from cacore.compiled.vectors import PANEL_BYTES, differences, excesses, half_squares, products
-from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, finish
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, Parameters, finish
 from cacore.machine.threads import blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
 
 GROUP = 8  # panels of a tile at most: a row of a tile is then 8 x 512 bytes, one page
 CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads: half of an L2 cache of 1 MiB

@@ -7,12 +7,13 @@ products of factors are the argument of the kernel function.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Ints, Reals
 from cacore.data.rows import CSR, AnyRows, Rows, dense, in_blocks, is_sparse, shifted
 from cacore.errors import InputError
 from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, KernelFormula, Parameters, finish
@@ -21,9 +22,6 @@ from cacore.kernels.registry import EQUAL, SQUARED
 from cacore.kernels.sums import GROUP, meet, pack, room, width
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine.threads import blocks, for_blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Ints, Reals
 
 
 class Points:

@@ -11,25 +11,21 @@ memory to the nonzeros: a packed feature stores at most 1 / FREQUENT numbers per
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 from cacore.compiled.pointers import prefetch
 from cacore.compiled.vectors import common, products
 from cacore.data.rows import CSR, Rows, is_sparse
-from cacore.kernels.evaluate import NONZEROS, PRODUCTS, KernelFormula
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS, KernelFormula, Parameters
 from cacore.kernels.sums import hand_over, portions, room, taken, width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
-
 
 FREQUENT = 1 / 16  # smallest share of rows for a feature to be packed; a listed entry costs 20 times a packed one
 MOST = 1024  # packed features at most: a panel of them still fits in the L2 cache

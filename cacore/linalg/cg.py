@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs
+from cacore.arrays import Doubles, Longs
 
 Vectors = NDArray[np.float64]  # shape (t, n_local): one right-hand side per row
 

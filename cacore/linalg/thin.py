@@ -6,14 +6,11 @@ this code takes 0.1 to 0.3 ns for both sides). With many vectors, which no longe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from cacore.arrays import Reals
+from cacore.arrays import Reals
 
 _MANY = 24  # number of vectors from which on BLAS is faster; more than the nine that its packing costs
 

@@ -6,21 +6,18 @@ number of features.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 from cacore.kernels import Kernel
-from cacore.kernels.evaluate import FACTORS, at_distances
+from cacore.kernels.evaluate import FACTORS, Parameters, at_distances
 from cacore.kernels.values import Nonzeros
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
-    from cacore.kernels.evaluate import Parameters
 
 Index = NDArray[np.int64]
 

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Longs
 from cacore.data.rows import AnyRows, Rows, dense, in_memory, is_sparse, shifted
 from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Columns, Layout
@@ -21,9 +22,6 @@ from cacore.kernels.registry import SQUARED
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs
 
 _BLOCK_BYTES = 1 << 25  # memory of a block of rows with their kernel values; not measured
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once

@@ -8,14 +8,9 @@ slower here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from cacore.data.rows import is_sparse
+from cacore.data.rows import Rows, is_sparse
 from cakernels.dropin.calls import Cost
 from cakernels.dropin.libsvm_problem import CLASSES, LibsvmModel, LibsvmProblem
-
-if TYPE_CHECKING:
-    from cacore.data.rows import Rows
 
 _VALUE, _TERM = 1e-8, 3.5e-10  # LIBSVM's seconds per kernel value, and per feature or nonzero of it
 _SHARES = {"SVC": 0.2, "SVR": 2.0}  # support vectors per row, with C = 1; of the others it is nu

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from cacore.data.rows import Rows
 from cakernels.dropin import costs
 from cakernels.dropin.calls import CallCounts, UnsuitedError
 from cakernels.dropin.libsvm_problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained, Vector
-
-if TYPE_CHECKING:
-    from cacore.data.rows import Rows
-
 
 Arrays: TypeAlias = "tuple[Rows | int, ...]"  # a trained model in the order that scikit-learn expects
 Given = TypeVar("Given")

@@ -20,7 +20,7 @@ from functools import cached_property
 from importlib import import_module
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, in_memory
 from cacore.errors import InputError
-from cacore.learn.method import method_names
+from cacore.learn.method import Method, method_names
 from cacore.linalg.tsqr import leaves_of
-
-if TYPE_CHECKING:
-    from cacore.learn.method import Method
-
 
 _HOMES = {name: package for package in ("cakrr", "casvm") for name in method_names(package)}
 METHODS = tuple(_HOMES)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from sklearn.base import BaseEstimator
 
 from cacore.comm import CommLike, Communicator
 from cacore.errors import InputError, RankError
@@ -28,10 +29,6 @@ from cakernels.search.race import Race
 from cakernels.search.rivals import TREES, rivals_of
 from cakernels.search.scores import SCORES, Score
 from cakernels.search.trial import CLOSE, FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Terminated, Trial
-
-if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
 
 Judge = Callable[[NDArray[np.float64]], bool]  # true if predictions whose weights know other rows are good enough
 

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numba
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.arrays import Doubles, Flags
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.linalg.lapack import at, call
 from cacore.machine import threads
 from partition.redistribute import Parts
-
-if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Flags
 
 Vector = NDArray[np.float64]
 Solved = NDArray[np.bool_]

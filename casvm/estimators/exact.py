@@ -8,11 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -47,10 +48,6 @@ from casvm.options import UNSEARCHED, SVMOptions, nu_share
 from casvm.search.classes import search_classes
 from casvm.solver.smo import PartTraining, fit_part
 from partition.redistribute import Parts
-
-if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
 
 Options = TypeVar("Options", bound=DualOptions)
 

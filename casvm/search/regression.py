@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.holdout import FOLDS
 from cacore.data.rows import Rows, nbytes, power_of_two
 from cacore.errors import InputError
+from cacore.io.checkpoint import Kept
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.clock import working_time
@@ -26,9 +27,6 @@ from casvm.options import GRID, SCALE, SCALED, ValueOptions
 from casvm.search.classes import Piece, Settings, check_settings, kernels, over_pieces, pieces
 from casvm.search.cross_validation import PAIRS, for_kernels, path, points_of
 from partition.redistribute import Parts
-
-if TYPE_CHECKING:
-    from cacore.io.checkpoint import Kept
 
 SCORE = "r2"
 QUANTILE_SCORE = "neg_pinball"  # minus the mean pinball loss, in units of the targets

@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import Ints, Longs
 from cacore.checks import at_least_zero, whole, yes_or_no
 from cacore.comm import Communicator
 from cacore.comm.ranks import team
@@ -40,9 +40,6 @@ from cacore.data.dataset import Samples
 from cacore.errors import InputError
 from partition.base import Algorithm, PartRows, power_of_two
 from partition.redistribute import assign_owners, redistribute
-
-if TYPE_CHECKING:
-    from cacore.arrays import Ints, Longs
 
 LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # checks of the parameters of `k_means`
 # Most parts whose centres are found in one level. Every round compares a row with P centres, in two levels with about
