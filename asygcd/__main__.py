@@ -1,6 +1,6 @@
 """``python -m asygcd DATA``: train, test, save and report, in one process with several threads."""
 
-from asygcd.asygcd_method import METHOD
 from asygcd.command import main
+from asygcd.options import METHOD
 
 main(METHOD)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asygcd.asygcd_method import AsyGCDMethod
 from asygcd.asygcd_model import AsyGCDModel
-from asygcd.options import AsyGCDFit, AsyGCDOptions
+from asygcd.options import AsyGCDFit, AsyGCDMethod, AsyGCDOptions
 from asygcd.training import described
 from cacore.errors import InputError
 from cacore.kernels import Kernel

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from asygcd.asygcd_method import METHOD
 from asygcd.asygcd_model import AsyGCDModel
-from asygcd.options import AsyGCDFit, AsyGCDOptions
+from asygcd.options import METHOD, AsyGCDFit, AsyGCDOptions
 from asygcd.training import described
 from cacore.arrays import usual_errors
 from cacore.checks import yes_or_no

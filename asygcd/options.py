@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from asygcd.solver import UPDATES
 from cacore import checks
 from cacore.learn import options
+from cacore.learn.method import Method
 from cacore.learn.options import KERNEL, SOLVER, option
 from cacore.svm.options import DualOptions
 
@@ -77,3 +78,31 @@ class AsyGCDFit:
             f"the solver stopped after {worst.iterations:,} updates at a violation of {worst.gap:.3g}, above the "
             f"tolerance{of}: raise max_iter or max_time, or scale the features"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyGCDMethod(Method):
+    """The only method of this family."""
+
+    package: ClassVar[str] = "asygcd"
+    options: ClassVar[type] = AsyGCDOptions
+
+    @property
+    def prog(self) -> str:
+        """Name of the command."""
+        return self.package
+
+    @property
+    def without(self) -> Collection[str]:
+        """Common options that this command lacks, since it runs in one process and searches no grid."""
+        return "comm_matrix", "libsvm", "plot"
+
+    @property
+    def example(self) -> str:
+        """A command that a user can type, for ``--help``."""
+        return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
+
+
+METHOD = AsyGCDMethod(
+    name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer="asygcd.training:fit"
+)

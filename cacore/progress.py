@@ -24,11 +24,7 @@ class Advance(Protocol):
 
 def silent(_: str, __: int) -> Advance:
     """Begin a task without showing progress."""
-    return _unseen
-
-
-def _unseen(steps: int = 1, label: str | None = None, total: int | None = None) -> None:
-    pass
+    return lambda steps=1, label=None, total=None: None
 
 
 def _lines(_: str, __: int) -> Advance:

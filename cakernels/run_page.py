@@ -46,11 +46,6 @@ def _page(comm: Communicator, argv: list[str] | None) -> None:
             page.save(output, built(names))
 
 
-def _label(file: Path, files: Sequence[Path]) -> str:
-    """Name of a run on the page: its file's, with the folder where several files have the same name."""
-    return file.stem if sum(other_file.stem == file.stem for other_file in files) == 1 else str(file)
-
-
 def built(names: Sequence[Path]) -> str:
     """The page of the reports in these files.
 
@@ -62,7 +57,8 @@ def built(names: Sequence[Path]) -> str:
     figures.check()
     reports: dict[str, dict[str, Any]] = {}
     for name in names:
-        label = _label(name, names)
+        # A run has its file's name, with the folder where several files have the same one.
+        label = name.stem if sum(other_name.stem == name.stem for other_name in names) == 1 else str(name)
         if label in reports:
             raise InputError(f"{name}: is given twice; name each report once")
         reports[label] = read(name)

@@ -50,10 +50,9 @@ def require_same(facts: Mapping[str, object], comm: Communicator) -> None:
     if (smallest == -negated).all():
         return
     texts, lengths = comm.allgather_parts(np.frombuffer(text, np.uint8))
+    texts_of_ranks = np.split(texts, np.cumsum(lengths)[:-1])
     with comm.agreed():
-        raise InputError(
-            _first_difference([dict(json.loads(rank_text.tobytes())) for rank_text in _split(texts, lengths)])
-        )
+        raise InputError(_first_difference([dict(json.loads(words.tobytes())) for words in texts_of_ranks]))
 
 
 def _texts(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -64,10 +63,6 @@ def _texts(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}__{key}", canonical(parameter, key)) for key, parameter in _parameters(value))
         else:
             yield name, canonical(value, name)
-
-
-def _split(texts: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    return np.split(texts, np.cumsum(lengths)[:-1])
 
 
 def _first_difference(facts_of_ranks: Sequence[Mapping[str, str]]) -> str:

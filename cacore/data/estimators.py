@@ -111,7 +111,8 @@ class Labelled(ClassifierMixin, BaseEstimator):
         )
         columns = columns_of(table, named, vars(self).get("encoding_"), self.columns)
         try:
-            if not _are_plain(y):
+            # Repeated whole numbers, booleans or texts need no check, which takes a third of a fit to 150 rows.
+            if not (is_plain_column(y) and 2 * len(np.unique(y)) <= np.size(y)):
                 with np.errstate(invalid="ignore"):  # it casts labels of any size to integers
                     check_classification_targets(y)
                 y = column_or_1d(y, warn=True)
@@ -132,14 +133,6 @@ class Labelled(ClassifierMixin, BaseEstimator):
             weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
             right, total = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
         return float(right / total)
-
-
-def _are_plain(y: Any) -> bool:
-    """True for an array of repeated whole numbers, booleans or texts, which scikit-learn's checks would only copy.
-
-    They took a third of a fit to 150 rows.
-    """
-    return is_plain_column(y) and 2 * len(np.unique(y)) <= len(y)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -408,7 +408,8 @@ def check_squares(X: AnyRows, comm: Communicator) -> None:
                     f"the training rows: no value is above {largest:g}, so squares underflow in {X.dtype}: "
                     f"{range_remedy(X.dtype)}"
                 )
-        least = _least_spread(X.dtype)
+        # Kernel values may be wrong below this range of a feature: with a margin for gamma, and for rounding.
+        least = 1e-16 if X.dtype == np.float32 else 1e-140
         if 0 < largest < least / np.finfo(X.dtype).eps:
             spread = _spread(X, comm)
             with comm.agreed():
@@ -417,11 +418,6 @@ def check_squares(X: AnyRows, comm: Communicator) -> None:
                         f"the training rows: no feature varies by more than {spread:g}, so squares of differences "
                         f"underflow in {X.dtype}: {range_remedy(X.dtype)}"
                     )
-
-
-def _least_spread(dtype: DTypeLike) -> float:
-    """Range of a feature below which kernel values may be wrong: with a margin for gamma, and for rounding."""
-    return 1e-16 if np.dtype(dtype) == np.float32 else 1e-140
 
 
 def _spread(X: AnyRows, comm: Communicator) -> float:

@@ -123,8 +123,8 @@ def _convert(args: argparse.Namespace, limit: int, parsers: Parsers | None) -> N
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
         expected = Expected(
-            needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell,
-            overrides=_overrides(args),
+            needed=True, ignore_extra=args.ignore_extra_columns, overrides=_overrides(args),
+            tell=quiet if args.quiet else lambda line: say(line, error=True),
         )  # fmt: skip
         request = RowsRequest(
             held, args.target, binarize=args.binarize, limit=limit, wanted=ANY, expected=expected, held=False,
@@ -191,10 +191,6 @@ def _overrides(args: argparse.Namespace) -> Overrides:
     if aside := [name for name, column in (("weight", overrides.weight), ("id", overrides.key)) if column]:
         raise InputError(f"--columns {args.columns}: {' and '.join(aside)}: an HDF5 file has neither; leave them out")
     return overrides
-
-
-def _tell(line: str) -> None:
-    say(line, error=True)
 
 
 def _check_split(args: argparse.Namespace) -> None:

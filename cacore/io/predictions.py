@@ -47,11 +47,6 @@ class Labels(NamedTuple):
 Column = NDArray[Any] | Labels
 
 
-def form_of(path: Path) -> str:
-    """Format selected by the suffix of a file name: "parquet", "hdf5" or "csv"."""
-    return {".parquet": "parquet", ".h5": "hdf5", ".hdf5": "hdf5"}.get(path.suffix.lower(), "csv")
-
-
 def check(path: Path) -> None:
     """Raise an InputError, before any work is done, for an unsupported format."""
     if path.suffix.lower() in _OTHERS:
@@ -94,9 +89,9 @@ def write(
                 _put(sys.stdout, whole)
         elif comm.rank == 0:
             check(path)
-            writer = {"parquet": _write_parquet, "hdf5": _write_hdf5, "csv": _write_csv}[form_of(path)]
+            writers = {".parquet": _write_parquet, ".h5": _write_hdf5, ".hdf5": _write_hdf5}
             with replacing(path) as temporary:
-                writer(temporary, whole)
+                writers.get(path.suffix.lower(), _write_csv)(temporary, whole)
 
 
 def _write_csv(path: Path, columns: Mapping[str, Column]) -> None:

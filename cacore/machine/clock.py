@@ -39,7 +39,11 @@ class _Compiling:
                 signal.raise_signal(self._waiting.pop())
 
     def postpone(self, number: int) -> bool:
-        """See :func:`postponed`. Takes no lock, since a signal may come while the main thread has it."""
+        """True if the main thread compiles now, for a signal's handler; the signal is then raised again after that.
+
+        An exception within a compilation may be lost in LLVM's callbacks, and with it the code that numba saves. Takes
+        no lock, since a signal may come while the main thread has it.
+        """
         if self._in_main:
             self._waiting.add(number)
         return self._in_main > 0
@@ -100,14 +104,6 @@ def compiling_time() -> float:
     return _compiling.read()[1]
 
 
-def postponed(number: int) -> bool:
-    """True if the main thread compiles now, for a signal's handler; the signal is then raised again after that.
-
-    An exception within a compilation may be lost in LLVM's callbacks, and with it the code that numba saves.
-    """
-    return _compiling.postpone(number)
-
-
 @contextmanager
 def raising(number: int, error: type[BaseException]) -> Iterator[None]:
     """Raise `error` in the block on a signal, at once or, while the main thread compiles, after that.
@@ -120,7 +116,7 @@ def raising(number: int, error: type[BaseException]) -> Iterator[None]:
     armed = True
 
     def handle(*_: object) -> None:
-        if armed and not postponed(number):
+        if armed and not _compiling.postpone(number):
             raise error
 
     before = signal.signal(number, handle)

@@ -320,12 +320,8 @@ def built(reports: dict[str, Report]) -> str:
         element("style", Markup(files("cacore.run").joinpath("page.css").read_text(encoding="utf-8"))),
     ])  # fmt: skip
     body = element("html", element("head", head), element("body", element("main", *content)), lang="en")
-    return f"<!DOCTYPE html>\n{_encodable(body)}\n"
-
-
-def _encodable(text: str) -> str:
-    """The text, with a mark for what UTF-8 cannot write: a byte of a file's name that is no text."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    # With a mark for what UTF-8 cannot write: a byte of a file's name that is no text.
+    return f"<!DOCTYPE html>\n{body.encode('utf-8', 'replace').decode('utf-8')}\n"
 
 
 def _title(run: Report) -> str:

@@ -74,10 +74,6 @@ def _check(problem: LibsvmProblem) -> None:
         raise UnsuitedError("kernel values that are not finite")
 
 
-def _limits(problem: LibsvmProblem) -> Limits:
-    return Limits(problem.tol, problem.max_iter, shrinking=bool(problem.shrinking))
-
-
 def cache_bytes(problem: LibsvmProblem) -> int:
     """Memory for kernel values: cache_size if the user has chosen one, and at most half of what is available."""
     chosen = _OURS if problem.cache_size == DEFAULT_CACHE else int(problem.cache_size * (1 << 20))
@@ -112,7 +108,8 @@ def _part(problem: LibsvmProblem, X: Rows, codes: NDArray[np.int64], bounds: Vec
 
 
 def _training(problem: LibsvmProblem) -> PartTraining:
-    return PartTraining(problem.evaluated(), _limits(problem), cache_bytes(problem))
+    limits = Limits(problem.tol, problem.max_iter, shrinking=bool(problem.shrinking))
+    return PartTraining(problem.evaluated(), limits, cache_bytes(problem))
 
 
 def _sigmoids(problem: LibsvmProblem, codes: NDArray[np.int64], bounds: Vector, k: int) -> tuple[Vector, Vector]:

@@ -53,7 +53,7 @@ _HOMES = {
     **dict.fromkeys((*_RIDGE, *(f"{name}Classifier" for name in _RIDGE)), "cakrr"),
 }
 _TRAINERS = (  # modules that estimators import only once they are fitted
-    "cakrr.methods.calibrated", "cakrr.methods.task", "cakrr.methods.least_squares",
+    "cakrr.methods.task", "cakrr.methods.least_squares",
     "casvm.methods.all_rows", "casvm.methods.length_scales", "casvm.tasks",
 )  # fmt: skip
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks

@@ -28,9 +28,8 @@ from cacore.machine.memory import Scratch
 from cacore.near.halo import Routed
 from cakrr.iterative import cost
 from cakrr.iterative.islands import SHARE, KernelCut, Tiles, islands, owners
-from cakrr.iterative.near_products import Borrowing, NearProducts, borrows
 from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, SpreadRows, residual_blocks
-from cakrr.iterative.products import Keep, KernelProducts, gathers
+from cakrr.iterative.products import Borrowing, Keep, KernelProducts, NearProducts, borrows, gathers
 from cakrr.iterative.solver import CGSolution, StoppingCriteria, solve
 from cakrr.options import RidgeOptions
 from partition.algorithms import divide

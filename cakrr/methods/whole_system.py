@@ -33,9 +33,9 @@ from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
 from cakrr.iterative.solver import StoppingCriteria
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
-from cakrr.methods.calibrated import calibrated
 from cakrr.methods.factored import Exact, ExactSolution, PairOutcomes, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
+from cakrr.methods.task import calibrated
 from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.ridge_predictor import PartModel

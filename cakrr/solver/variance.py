@@ -220,7 +220,7 @@ class Noise:
         for j, (log, mean_of_target, spread) in enumerate(zip(*map(_by_target, (out, mean, deviations)), strict=True)):
             table = tables[..., j]
             for rows, B in _bent(X, mean_of_target, spread, table):
-                log[rows] = B @ _slopes(table) - table[:, 6].sum()
+                log[rows] = B @ table[:, 2:6].T.ravel() - table[:, 6].sum()
         return np.exp(out)
 
 
@@ -356,11 +356,6 @@ def _bent(X: AnyRows, mean: Vector, deviations: Vector, table: Vector) -> Iterat
     for rows, V in _columns(X, mean, deviations, len(table)):
         U = np.clip((V - table[:, 0]) * table[:, 1], -_ENDS, _ENDS)
         yield rows, np.concatenate([U, *(np.abs(U - bend) for bend in _BENDS)], axis=1)
-
-
-def _slopes(table: Vector) -> Vector:
-    """Coefficients of the columns that :func:`_bent` yields, shape (4 f,)."""
-    return table[:, 2:6].T.ravel()
 
 
 def _by_target(values: Vector) -> Vector:

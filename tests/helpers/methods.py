@@ -11,7 +11,7 @@ from cacore.learn.method import method_names
 # The module of each command's method.
 METHODS = {
     **{f"{package}.{name}": f"{package}.{name}" for package in ("cakrr", "casvm") for name in method_names(package)},
-    "asygcd": "asygcd.asygcd_method",
+    "asygcd": "asygcd.options",
     "cakriging": "cakriging.kriging_method",
 }  # fmt: skip
 of_every_command = pytest.mark.parametrize("program", METHODS)

@@ -20,9 +20,8 @@ from cacore.near import expansion, halo
 from cacore.near.halo import Routed
 from cakrr.dkrr import dkrr
 from cakrr.iterative import islands
-from cakrr.iterative.near_products import Borrowing, NearProducts
 from cakrr.iterative.preconditioner import SpreadRows
-from cakrr.iterative.products import Keep
+from cakrr.iterative.products import Borrowing, Keep, NearProducts
 from cakrr.methods.whole_system import fit
 from cakrr.options import RidgeOptions
 from cakrr.ridge_model import KRRModel
