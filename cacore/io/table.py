@@ -497,7 +497,7 @@ class Tabular(ABC):
     def check_class(self) -> None:
         """Raise an InputError if no row has the chosen class."""
         if not self.has_class:
-            classes = first_values([] if self.words is None else sorted(self.words.entries))
+            classes = first_values([] if self.words is None else sorted(self.words.codes))
             raise InputError(
                 f"{self.path}: --binarize {self.request.binarize}: no row has this class; the classes are {classes}"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -136,41 +136,38 @@ class Words:
 
     Attributes
     ----------
+    codes : dict of str to float
+        Distinct words seen so far, with their codes.
     held : int
         Memory of the words in bytes.
     """
 
     def __init__(self) -> None:
-        self._codes: dict[str, float] = {}
+        self.codes: dict[str, float] = {}
         self.held = 0
-
-    @property
-    def entries(self) -> Iterable[str]:
-        """Distinct words seen so far."""
-        return self._codes
 
     def code(self, word: str) -> float:
         """Code of a word; a new word gets the next code."""
         word = word.strip()
-        if word not in self._codes:
+        if word not in self.codes:
             self.held += 200 + 4 * len(word)
-            self._codes[word] = float(len(self._codes))
-        return self._codes[word]
+            self.codes[word] = float(len(self.codes))
+        return self.codes[word]
 
     def agree(self, comm: Communicator, own_codes: bool) -> NDArray[np.float64]:
         """Merge the words of all ranks; return the new code of each old one, of this rank (`own_codes`) or rank 0."""
-        mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
+        mine = np.frombuffer((json.dumps(list(self.codes)) + "\n").encode(), np.uint8)
         lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
         before = lists[comm.rank if own_codes else 0]
-        self._codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
-        return np.array([self._codes[word] for word in before])
+        self.codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
+        return np.array([self.codes[word] for word in before])
 
     def labels(self, verbatim: bool = False) -> NDArray[Any]:
         """Label of each code: a number if all words are numerals, otherwise, or if `verbatim`, the word.
 
         Whole numbers are int64 or uint64; numbers that neither holds stay words.
         """
-        words = list(self._codes)
+        words = list(self.codes)
         values = [None if verbatim else numeral(word) for word in words]
         numbers = [value for value in values if value is not None]
         if len(numbers) < len(words):
@@ -185,11 +182,11 @@ class Words:
 
     def picked(self, positive: str) -> NDArray[np.float64]:
         """Sign of each code: +1 for the class `positive`, in any notation, and -1 for all others."""
-        return np.where([is_same(word, positive) for word in self._codes], 1.0, -1.0)
+        return np.where([is_same(word, positive) for word in self.codes], 1.0, -1.0)
 
     def gaps(self) -> Wrong | None:
         """Words that mark missing values, such as an empty cell; in a column of words, "none" and "-" are words."""
-        words = list(self._codes)
+        words = list(self.codes)
         loose = all(is_missing(word) or numeral(word) is not None for word in words)
         codes = [code for code, word in enumerate(words) if (is_missing(word) if loose else is_gap(word))]
         if not codes:
@@ -207,7 +204,7 @@ class Words:
         guess : bool
             True if the words decide what is learnt, so that a few words among numbers are errors, not classes.
         """
-        words, rows = list(self._codes), int(counts.sum())
+        words, rows = list(self.codes), int(counts.sum())
         text = np.array([numeral(word) is None for word in words], np.bool_)
         codes = np.flatnonzero(text)
         if not len(codes):
@@ -260,7 +257,7 @@ class LabelColumn:
         """
         self.refuse(self.words.gaps(), comm)
         if wanted != "words":
-            counts = comm.allreduce(np.bincount(self.codes, minlength=len(list(self.words.entries))).astype(np.int64))
+            counts = comm.allreduce(np.bincount(self.codes, minlength=len(self.words.codes)).astype(np.int64))
             self.refuse(self.words.wrong(counts, wanted == "numbers", wanted == "guess"), comm)
         return self.words.labels(verbatim=wanted == "words")[self.codes]
 

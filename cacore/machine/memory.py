@@ -128,6 +128,8 @@ class Scratch:
         Bytes written and read so far.
     seconds : float
         Seconds spent reading, summed over all threads.
+    end : int
+        Length of the file in bytes.
 
     Raises
     ------
@@ -142,20 +144,20 @@ class Scratch:
         except OSError as error:
             raise InputError(f"--scratch {folder}: cannot make a file there ({error.strerror})") from error
         self.folder, self._close = folder, weakref.finalize(self, os.close, self._file)
-        self.written, self.read, self.seconds, self._end = 0, 0, 0.0, 0
+        self.written, self.read, self.seconds, self.end = 0, 0, 0.0, 0
         self._guard = threading.Lock()
 
     def write(self, array: NDArray[np.generic]) -> int:
         """Append an array and return its offset in bytes."""
         with self._guard:
-            at, self._end = self._end, self._end + array.nbytes
+            at, self.end = self.end, self.end + array.nbytes
         self.put(at, array)
         return at
 
     def put(self, at: int, array: NDArray[np.generic]) -> None:
         """Write an array at byte offset `at`."""
         with self._guard:
-            self._end = max(self._end, at + array.nbytes)
+            self.end = max(self.end, at + array.nbytes)
             self.written += array.nbytes
         if not array.size:
             return
@@ -182,24 +184,19 @@ class Scratch:
 
     def array(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
         """Append an array of zeros that is mapped into memory."""
-        at = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        at = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         nbytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
         try:
             os.posix_fallocate(self._file, at, max(1, nbytes))
         except OSError as error:
             raise OutputError.of(self.folder, error) from error
-        self._end = at + nbytes
+        self.end = at + nbytes
         return np.ndarray(shape, dtype, mmap.mmap(self._file, max(1, nbytes), offset=at))
-
-    @property
-    def end(self) -> int:
-        """Length of the file in bytes."""
-        return self._end
 
     def free(self, end: int) -> None:
         """Truncate the file to `end` bytes; arrays beyond must not be used any more."""
         os.ftruncate(self._file, end)
-        self._end = end
+        self.end = end
 
     def count(self, nbytes: int, seconds: float) -> None:
         """Add a read from a mapped array to the statistics."""
