@@ -421,18 +421,6 @@ class KernelProducts:
             rows = size * n * self.spread.X.shape[1]
         return (R // 2) * (rows + size * t * n) + home + frame
 
-    def setup_bytes(self) -> int:
-        """Bytes that all ranks together send to gather the rows."""
-        X, R = self.spread.X, len(self.spread.counts)
-        if R == 1:
-            return 0
-        if self.ring:
-            return 8 * R if is_sparse(X) else 0
-        if not is_sparse(X):
-            return int(self.spread.n * X.shape[1] * X.dtype.itemsize)
-        assert is_sparse(self._gathered)
-        return int(8 * self.spread.n + self._gathered.nnz * (8 + X.dtype.itemsize))
-
 
 def _arrays(points: Points) -> list[NDArray[Any]]:
     X = points.X
@@ -561,11 +549,6 @@ class NearProducts(KernelProducts):
     def predicted_bytes(self, t: int, single: bool) -> int:
         """See :meth:`KernelProducts.predicted_bytes`."""
         return t * self.borrowed * (8 + (4 if single and self.single else 8))
-
-    def setup_bytes(self) -> int:
-        """Bytes that all ranks together send to borrow the rows."""
-        R = self.spread.comm.size
-        return int(self.borrowed * self.spread.X.shape[1] * self.spread.X.dtype.itemsize) + 8 * R * (R - 1) + 8 * R
 
 
 def borrows(borrowing: Borrowing, n_owned: int, gathered: bool, comm: Communicator) -> bool:
