@@ -39,7 +39,7 @@ check: $(VENV)/.test
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo --cache-dir $(VENV)/imports > $(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
-	@$(BIN)/shellcheck -x jobs/* tests/slurm/install.sh .ci/run
+	@$(BIN)/shellcheck -x jobs/*.* jobs/sites/* tests/slurm/install.sh .ci/run
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/test_house.py tests/test_docs.py
 
 # The pages, into build/docs; a warning is an error. Everything is read anew: a page that is as before has its warnings too.

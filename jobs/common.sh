@@ -8,8 +8,15 @@
 #   launcher         after `launch_on RANKS`: the words that start a program on that many ranks
 # Variables that change it:
 #   RANKS_PER_NODE=2     under LSF, where a slot is a core
-#   MPI_TYPE=pmix|pmi2   what srun speaks to the MPI (default: pmix for Open MPI, pmi2 for others)
+#   MPI_TYPE=pmix|pmi2   what srun speaks to the MPI (default: what the cluster has set up; srun --mpi=list)
+#   SITE=FILE            what is particular to a cluster: see jobs/sites
 #   STAGE=ARCHIVE        made by `jobs/stage.sh pack`: each node unpacks it, and ranks start from there
+if [ -n "${SITE:-}" ]; then
+  # shellcheck source=jobs/sites/lumi-c.sh
+  . "$SITE"
+  # shellcheck disable=SC2086  # several modules
+  if [ -n "${site_modules:-}" ]; then module load $site_modules; fi
+fi
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   queue=slurm job=$SLURM_JOB_ID nodes=${SLURM_JOB_NUM_NODES:-1} threads=${SLURM_CPUS_PER_TASK:-1}
   ranks=${SLURM_NTASKS:-$((nodes * ${SLURM_NTASKS_PER_NODE:-1}))}
@@ -53,11 +60,7 @@ launch_on() {
   used=$(((asked + ranks_per_node - 1) / ranks_per_node)) # no more nodes than these ranks fill
   case $queue in
   slurm)
-    if [ -z "${MPI_TYPE:-}" ]; then
-      local vendor='import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])'
-      case $(python -c "$vendor") in "Open MPI") MPI_TYPE=pmix ;; *) MPI_TYPE=pmi2 ;; esac
-    fi
-    launcher=(srun "--mpi=$MPI_TYPE" "--nodes=$used" "--ntasks=$asked" "--cpus-per-task=$threads" --cpu-bind=cores)
+    launcher=(srun ${MPI_TYPE:+"--mpi=$MPI_TYPE"} "--nodes=$used" "--ntasks=$asked" "--cpus-per-task=$threads" --cpu-bind=cores)
     ;;
   none) launcher=(mpiexec -n "$asked") ;;
   *)
@@ -66,6 +69,9 @@ launch_on() {
     launcher=(mpiexec -n "$asked" "${binding[@]}")
     ;;
   esac
+  local container
+  read -ra container <<<"${site_container:-}"
+  launcher+=("${container[@]}")
 }
 
 # A program once on each node, without MPI.

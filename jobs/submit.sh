@@ -4,10 +4,15 @@
 #   jobs/submit.sh [options] large RUN PROGRAM DATA [options of the program]
 #     --queue slurm|pbs|lsf    default: the one whose command is here
 #     --nodes N                1
-#     --ranks-per-node R       2: one for each socket of most nodes
-#     --cores C                of a node; default: what the queue says of its smallest node
+#     --ranks-per-node R       default: the site's, or 2: one for each socket of most nodes
+#     --cores C                of a node, without hardware threads; default: the site's, or what the queue says of the
+#                              smallest node of the partition
 #     --time HH:MM:SS          default: what the job's script says
-#     --options 'WORDS'        more words for sbatch, qsub or bsub: partition, account, ...
+#     --site NAME              jobs/sites/NAME.sh, or a file like these: what is particular to a cluster
+#     --partition P            (a queue, under PBS and LSF)
+#     --account A              (a project, under LSF)
+#     --qos Q --constraint F   under Slurm
+#     --options 'WORDS'        more words for sbatch, qsub or bsub: reservation, licenses, ...
 #     --after JOB              begin after that job has ended
 #     --dry-run                only say what would be submitted
 #     --help                   print these lines
@@ -18,9 +23,9 @@ fail() {
   exit 2
 }
 
-queue='' nodes=1 per_node=2 cores='' after='' dry=''
+queue='' nodes=1 per_node='' cores='' after='' dry='' partition='' account='' qos='' constraint=''
 # What a job that submits the next one would not know: the environment carries it.
-export LIMIT=${LIMIT:-} QUEUE_OPTIONS=${QUEUE_OPTIONS:-}
+export LIMIT=${LIMIT:-} QUEUE_OPTIONS=${QUEUE_OPTIONS:-} SITE=${SITE:-}
 while [[ ${1:-} == -* ]]; do
   option=$1
   shift
@@ -42,6 +47,11 @@ while [[ ${1:-} == -* ]]; do
   --ranks-per-node) per_node=$value ;;
   --cores) cores=$value ;;
   --time) LIMIT=$value ;;
+  --site) SITE=$value ;;
+  --partition) partition=$value ;;
+  --account) account=$value ;;
+  --qos) qos=$value ;;
+  --constraint) constraint=$value ;;
   --options) QUEUE_OPTIONS=$value ;;
   --after) after=$value ;;
   *) fail "$option: no such option (jobs/submit.sh --help lists them)" ;;
@@ -58,6 +68,14 @@ esac
 [ -e "$data" ] || fail "$data: no such file"
 shift
 
+if [ -n "$SITE" ]; then
+  if [ ! -e "$SITE" ] && [ -e "jobs/sites/$SITE.sh" ]; then SITE=jobs/sites/$SITE.sh; fi
+  [ -e "$SITE" ] || fail "--site $SITE: no such file; jobs/sites has $(cd jobs/sites && echo *.sh | sed 's/\.sh//g')"
+  SITE=$(realpath "$SITE")
+  # shellcheck source=jobs/sites/lumi-c.sh
+  . "$SITE"
+fi
+queue=${queue:-${site_queue:-}} per_node=${per_node:-${site_ranks_per_node:-2}} cores=${cores:-${site_cores:-}}
 if [ -z "$queue" ]; then
   if command -v sbatch >/dev/null; then
     queue=slurm
@@ -69,14 +87,38 @@ if [ -z "$queue" ]; then
     fail "none of sbatch, qsub and bsub is here; on one machine: bash jobs/$name.slurm"
   fi
 fi
+case $queue in
+slurm)
+  QUEUE_OPTIONS+="${partition:+ --partition=$partition}${account:+ --account=$account}"
+  QUEUE_OPTIONS+="${qos:+ --qos=$qos}${constraint:+ --constraint=$constraint}"
+  ;;
+pbs | lsf)
+  [ -z "$qos$constraint" ] || fail "--qos, --constraint: Slurm has them; for $queue: --options 'WORDS'"
+  QUEUE_OPTIONS+="${partition:+ -q $partition}${account:+ $([ "$queue" = pbs ] && echo -A || echo -P) $account}"
+  ;;
+*) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
+esac
+read -ra more <<<"${site_options:-} $QUEUE_OPTIONS"
 if [ -z "$cores" ]; then
   case $queue in
-  slurm) found=$(sinfo --noheader --format=%c | tr -d +) ;;
-  pbs) found=$(pbsnodes -a | sed -n 's/.*resources_available.ncpus = //p') ;;
-  lsf) found=$(lshosts -w | awk 'NR > 1 && $5 + 0 > 0 { print $5 }') ;;
-  *) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
+  slurm)
+    asked=() smallest=0
+    for ((k = 0; k < ${#more[@]}; k++)); do
+      case ${more[k]} in
+      --partition=*) asked=("${more[k]}") ;;
+      --partition | -p) asked=("--partition=${more[k + 1]:-}") ;;
+      esac
+    done
+    # Sockets, cores of a socket, threads of a core; a job is given whole cores, and no thread runs beside another.
+    while read -r sockets each beside; do
+      if ((smallest == 0 || sockets * each < smallest)); then smallest=$((sockets * each)) hardware=$beside; fi
+    done < <(sinfo --noheader "${asked[@]}" --format='%X %Y %Z' | tr -d +)
+    if ((smallest > 0)); then cores=$smallest; fi
+    if ((smallest > 0 && hardware > 1)); then more=(--hint=nomultithread "${more[@]}"); fi
+    ;;
+  pbs) cores=$(pbsnodes -a | sed -n 's/.*resources_available.ncpus = //p' | sort -n | head -1) ;;
+  lsf) cores=$(lshosts -w | awk 'NR > 1 && $5 + 0 > 0 { print $5 }' | sort -n | head -1) ;;
   esac
-  cores=$(sort -n <<<"$found" | head -1)
   [ -n "$cores" ] || fail "the queue does not say how many cores its nodes have: --cores C"
 fi
 for number in "$nodes" "$per_node" "$cores"; do
@@ -86,7 +128,10 @@ threads=$((cores / per_node))
 ((threads >= 1)) || fail "$per_node ranks on $cores cores: each needs one"
 [[ -z $LIMIT || $LIMIT =~ ^[0-9]+:[0-5][0-9]:[0-5][0-9]$ ]] || fail "--time $LIMIT: HH:MM:SS is wanted"
 
-read -ra more <<<"$QUEUE_OPTIONS"
+# A word that the program does not know would be found after hours in the queue. A job that goes on has run before.
+if [ "$kind" = large ] && [ -z "$after" ]; then
+  python -m "$2" --dry-run --quiet "${@:3}" || exit 2
+fi
 script=jobs/$name.$queue
 # qsub and bsub pass no words to a script: it finds them in the environment.
 WORDS=$(printf '%q ' "$@")
@@ -111,7 +156,6 @@ lsf)
   [ "$kind" = large ] && submit+=(-o "$1/job-%J.txt")
   submit+=("${more[@]}")
   ;;
-*) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
 esac
 echo "$nodes nodes x $per_node ranks x $threads threads: $((nodes * per_node)) ranks"
 printf '%q ' "${submit[@]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+from helpers.commands import run
 from helpers.methods import METHODS, method_of, of_every_command
 
 import casvm.casvm
@@ -50,6 +51,28 @@ def test_help_is_in_groups(program, capsys):
     assert len(places) > 5
     assert text.index("\n  DATA") < text.index("\n  --test")
     assert f"example: {method.example}".split() == text[text.index("example:") :].split()
+
+
+@of_every_command
+def test_a_dry_run_checks_words_and_files_and_does_no_more(program, tmp_path, monkeypatch, capsys):
+    """No row is read, not even of a damaged file; nothing is written; a misspelt word is refused."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("1,2,3\nx,5\n")
+    run(program, ["rows.csv", "--dry-run", "--html", "page.html", "--report", "r.json"])
+    assert capsys.readouterr().out.startswith(f"{program}: options and files are as they should be; nothing was read")
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.csv"]
+    for words, message in ((["rows.csv", "--reprot", "r.json"], "--reprot r.json"), (["no.csv"], "no.csv: no such file")):
+        with pytest.raises(SystemExit) as ended:
+            run(program, [*words, "--dry-run"])
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_dry_run_loads_no_mpi(python, tmp_path):
+    (tmp_path / "rows.csv").write_text("1,2,3\n")
+    done = python("-c", COUNTED.replace('"--help"', '"rows.csv", "--dry-run"'), "cakrr.bkrr2", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mpi4py.MPI" not in done.stdout.split()
 
 
 def test_a_default_of_zero_is_shown(capsys):

@@ -31,8 +31,8 @@ def queue(request, tmp_path):
 
 @pytest.fixture
 def data(tmp_path):
-    (tmp_path / "rows.h5").touch()
-    return tmp_path / "rows.h5"
+    (tmp_path / "rows.csv").write_text("1,2,3\n4,5,6\n")
+    return tmp_path / "rows.csv"
 
 
 def submitted(queue, *words, **variables):
@@ -41,6 +41,17 @@ def submitted(queue, *words, **variables):
     assert (done.returncode, done.stderr) == (0, "")
     (call,) = queue.calls(*SUBMITTERS)
     return call
+
+
+@pytest.fixture
+def site(tmp_path):
+    """What is particular to a cluster."""
+    file = tmp_path / "here.sh"
+    file.write_text(
+        "site_queue=slurm site_cores=96 site_ranks_per_node=8 site_options='--constraint=cpu'\n"
+        "site_container='apptainer exec here.sif' MPI_TYPE=cray_shasta\n"
+    )
+    return file
 
 
 def large(run, data):
@@ -93,6 +104,58 @@ def test_the_queue_says_how_many_cores(queue, data):
     assert expected[queue.name] in call["words"]
 
 
+def test_named_options_are_those_of_the_queue(queue, data):
+    call = submitted(queue, "--cores", 24, "--partition", "long", "--account", "A", "weak", data)
+    expected = {"slurm": ["--partition=long", "--account=A"], "pbs": ["-q", "long", "-A", "A"],
+                "lsf": ["-q", "long", "-P", "A"]}  # fmt: skip
+    place = call["words"].index(expected[queue.name][0])
+    assert call["words"][place : place + len(expected[queue.name])] == expected[queue.name]
+
+
+@pytest.mark.parametrize("words", [["--partition", "threads"], ["--options", "-p threads"]])
+def test_cores_of_the_partition_without_hardware_threads(words, data, tmp_path):
+    queue = Queue("slurm", tmp_path)
+    call = submitted(queue, *words, "weak", data)
+    assert "--cpus-per-task=8" in call["words"]  # two ranks on 16 cores
+    assert "--hint=nomultithread" in call["words"]
+    assert "--hint=nomultithread" not in submitted(Queue("slurm", tmp_path / "other"), "weak", data)["words"]
+
+
+def test_a_site_fills_in_what_is_particular_to_it(site, data, tmp_path):
+    queue = Queue("slurm", tmp_path / "queue")
+    call = submitted(queue, "--site", site, "--qos", "debug", "weak", data)
+    assert call["words"][1:5] == ["--ntasks-per-node=8", "--cpus-per-task=12", "--constraint=cpu", "--qos=debug"]
+    assert call["environment"]["SITE"] == str(site)
+    queue.job("strong_scaling", str(data), RANKS=4, METHODS="bkrr2", OUT=tmp_path, SITE=site)
+    (start,) = queue.calls("srun")
+    assert start["words"][0] == "--mpi=cray_shasta"
+    assert "apptainer exec here.sif python -m cakrr.bkrr2" in " ".join(start["words"])
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "jobs" / "sites").iterdir()))
+def test_sites_of_the_repository_are_accepted(name, data, tmp_path):
+    queue = Queue("slurm", tmp_path)
+    call = submitted(queue, "--site", name, "--account", "A", "weak", data)
+    assert "--account=A" in call["words"]
+    assert call["environment"]["SITE"].endswith(f"jobs/sites/{name}.sh")
+
+
+@pytest.mark.parametrize(("program", "words", "message"), [
+    ("cakrr.bkrr2", ["--sgima", "1"], "cakrr.bkrr2: unrecognized arguments: --sgima 1"),
+    ("cakrr.bkrr2", ["--sigma", "-1"], "--sigma -1"),
+    ("cakrr.bkkr2", [], "No module named cakrr.bkkr2"),
+])  # fmt: skip
+def test_misspelt_words_of_a_program_are_refused_before_they_wait(program, words, message, tmp_path):
+    (tmp_path / "rows.csv").write_text("1,2,3\n4,5,6\n")
+    queue = Queue("slurm", tmp_path / "queue")
+    done = queue.run("jobs/submit.sh", "large", tmp_path / "run", program, tmp_path / "rows.csv", *words,
+                     PYTHONPATH=ROOT)  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert queue.calls(*SUBMITTERS) == []
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_dry_run_submits_nothing(queue, data, tmp_path):
     done = queue.run("jobs/submit.sh", "--dry-run", "--queue", queue.name, "--nodes", 4, "large", tmp_path / "run",
                      "casvm.cpsvm", data)  # fmt: skip
@@ -126,6 +189,8 @@ def test_help(tmp_path):
         (["--fast", "1", "weak", __file__], "--fast: no such option"),
         (["-n", "1", "weak", __file__], "-n: no such option"),
         (["--nodes"], "--nodes needs a value"),
+        (["--site", "nowhere", "weak", __file__], "--site nowhere: no such file; jobs/sites has juwels lumi-c"),
+        (["--queue", "pbs", "--qos", "debug", "weak", __file__], "--qos, --constraint: Slurm has them; for pbs"),
     ],
 )
 def test_wrong_words(words, message, tmp_path):
@@ -149,7 +214,7 @@ def test_ranks_and_threads(queue, data, tmp_path):
     ahead = [call["words"][: call["words"].index("python")] for call in starts[::2]]
     if queue.name == "slurm":
         tail = ["--cpus-per-task=12", "--cpu-bind=cores"]
-        assert ahead == [["--mpi=pmi2", f"--nodes={nodes}", f"--ntasks={ranks}", *tail] for ranks, nodes in
+        assert ahead == [[f"--nodes={nodes}", f"--ntasks={ranks}", *tail] for ranks, nodes in
                          ((1, 1), (2, 1), (4, 2))]  # fmt: skip
         assert {call["environment"]["SRUN_CPUS_PER_TASK"] for call in starts} == {"12"}
     else:
@@ -193,13 +258,12 @@ def test_binding_under_each_mpi(version, bound, data, tmp_path):
     assert ("-x PATH " in words) == (version == OPEN_MPI)
 
 
-@pytest.mark.parametrize(("vendor", "chosen", "kind"), [
-    ("Open MPI", None, "pmix"), ("MPICH", None, "pmi2"), ("MPICH", "pmix_v4", "pmix_v4")])  # fmt: skip
-def test_mpi_flavour_of_srun_is_detected(vendor, chosen, kind, data, tmp_path):
+@pytest.mark.parametrize(("chosen", "words"), [({}, []), ({"MPI_TYPE": "pmix_v4"}, ["--mpi=pmix_v4"])])
+def test_srun_speaks_what_the_cluster_has_set_up(chosen, words, data, tmp_path):
     queue = Queue("slurm", tmp_path)
-    more = {"MPI_TYPE": chosen} if chosen else {}
-    queue.job("strong_scaling", str(data), RANKS=4, METHODS="bkrr2", OUT=tmp_path, VENDOR=vendor, **more)
-    assert queue.calls("srun")[0]["words"][0] == f"--mpi={kind}"
+    queue.job("strong_scaling", str(data), RANKS=4, METHODS="bkrr2", OUT=tmp_path, **chosen)
+    (start,) = queue.calls("srun")
+    assert [word for word in start["words"] if word.startswith("--mpi")] == words
 
 
 # -- the large run -------------------------------------------------------------------------------
@@ -288,10 +352,10 @@ def test_a_job_that_its_owner_cancels_does_not_come_back(queue, data, tmp_path):
 
 
 def test_pbs_sends_no_signal_so_the_job_has_a_clock(data, tmp_path):
-    """Two hours, and a margin of all but a second: the ranks, which wait for ever, are ended."""
+    """Two hours, and a margin of all but five seconds: the ranks, which wait for ever, are ended."""
     queue = Queue("pbs", tmp_path)
     queue.plan("part wait")
-    assert queue.job("large_run", large(tmp_path / "run", data), MARGIN=7199).returncode == 75
+    assert queue.job("large_run", large(tmp_path / "run", data), MARGIN=7195).returncode == 75
     assert "its time was up: submitting the next job" in notes(tmp_path / "run")[-1]
     assert len(queue.calls("qsub")) == 1
 

@@ -295,6 +295,25 @@ def test_plans_from_tiny_runs_are_bounded_by_flops(seconds, least, most):
     assert bounded.flops >= 1e18 / 3
 
 
+def test_advice_names_the_quickest_and_the_cheapest_layout():
+    """Four times the nodes halve the time, or save nothing."""
+    few = _plan(replace(JOB, ranks=16, ranks_per_node=16))
+    many = replace(few, layout=replace(JOB, ranks=64, ranks_per_node=16))
+    half = replace(many, seconds={phase: taken / 2 for phase, taken in few.seconds.items()})
+    assert many.core_hours == pytest.approx(4 * few.core_hours)
+    assert next(plan.advice([few, many])) == "16 ranks are enough: more save less than a tenth of the time"
+    assert next(plan.advice([few, half])).startswith("quickest: 64 ranks, in ")
+    assert next(plan.advice([few, half])).endswith(" s for 1/2 of the core-hours")
+    (start,) = plan.advice([many])
+    assert "64 ranks open about 64,000 files" in start
+    assert list(plan.advice([few])) == []
+
+
+@pytest.mark.parametrize("name", command._NETWORKS)
+def test_every_network_of_the_option_is_there(name):
+    assert PRESETS[name].name == name
+
+
 def test_slower_machines_networks_and_shared_cores():
     job = replace(JOB, ranks=24, ranks_per_node=24)
     alone = _plan(job)
@@ -307,7 +326,7 @@ def test_slower_machines_networks_and_shared_cores():
 
 @pytest.mark.parametrize(("queue", "lines"), [
     ("slurm", ["#SBATCH --nodes=32", "#SBATCH --ntasks=512", "#SBATCH --ntasks-per-node=16", "#SBATCH --mem=40G",
-               "#SBATCH --time=01:40:00", "srun --mpi=${MPI_TYPE:-pmi2} python -m cakrr.bkrr2 big.h5"]),
+               "#SBATCH --time=01:40:00", "srun ${MPI_TYPE:+--mpi=$MPI_TYPE} python -m cakrr.bkrr2 big.h5"]),
     ("pbs", ["#PBS -l select=32:ncpus=16:mpiprocs=16:ompthreads=1:mem=40gb", "#PBS -l walltime=01:40:00",
              "mpiexec -n 512 python -m cakrr.bkrr2 big.h5"]),
     ("lsf", ["#BSUB -n 512", '#BSUB -R "span[ptile=16] rusage[mem=40GB]"', "#BSUB -W 01:40",

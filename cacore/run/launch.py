@@ -155,6 +155,10 @@ class Training(Job):
     libsvm: Path | None = option(
         None, "also write each part's model in LIBSVM's text format", path, group=FILES, metavar="OUT.model"
     )
+    dry_run: bool = option(
+        False, "check the options and the names of files, and end before rows are read", yes_or_no, group=FILES,
+        action="store_true",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -353,8 +357,11 @@ def _count_start(comm: Communicator) -> None:
 
 
 def ranks(words: list[str]) -> Communicator:
-    """All ranks of the job. A single process that is asked for help does not load the MPI library."""
-    return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
+    """All ranks of the job. A single process that has no rows to read does not load the MPI library.
+
+    On the login nodes of some clusters that library cannot start.
+    """
+    return Communicator() if {"-h", "--help", "--dry-run"} & set(words) and not launched() else world()
 
 
 def parsed(parser: argparse.ArgumentParser, words: list[str] | None, comm: Communicator) -> argparse.Namespace:

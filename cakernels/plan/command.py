@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ _MARGIN, _FURTHER = 1.5, 600.0
 _ROOM = 1.25
 
 
-def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: str, mpi: str = "pmi2") -> str:
+def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: str) -> str:
     """A job script that runs `command` with this layout.
 
     Parameters
@@ -52,8 +51,10 @@ def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: 
     peak : float
         Planned memory per rank in bytes; the script asks for a quarter more.
     command : str
-    mpi : str
-        Interface by which Slurm's srun starts the ranks: "pmix" for Open MPI, "pmi2" for MPICH and Intel MPI.
+
+    Notes
+    -----
+    srun starts ranks by the interface that the cluster has set up; MPI_TYPE names another one (``srun --mpi=list``).
     """
     minutes = ceil((_MARGIN * seconds + _FURTHER) / 60)
     on_node = min(layout.ranks, layout.ranks_per_node)
@@ -65,7 +66,7 @@ def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: 
             f"#SBATCH --nodes={layout.nodes}", f"#SBATCH --ntasks={layout.ranks}",
             f"#SBATCH --ntasks-per-node={on_node}", f"#SBATCH --cpus-per-task={layout.threads}",
             f"#SBATCH --mem={gib}G", f"#SBATCH --time={hours}:00",
-            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", f"srun --mpi=${{MPI_TYPE:-{mpi}}} {command}",
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", f"srun ${{MPI_TYPE:+--mpi=$MPI_TYPE}} {command}",
         ],
         "pbs": [
             f"#PBS -l select={layout.nodes}:ncpus={cores}:mpiprocs={on_node}:ompthreads={layout.threads}:mem={gib}gb",
@@ -81,7 +82,7 @@ def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: 
 
 PROG = "cakernels plan"
 SCHEMA = "cakernels-plan/1"
-_NETWORKS = ("gemini", "aries", "hdr", "ethernet")
+_NETWORKS = ("gemini", "aries", "hdr", "ndr", "slingshot", "ethernet")
 _MOST = 10**15  # most rows, features, nodes, parts
 _SAMPLED = 20_000  # most generated rows: short runs that need more repeat them, slightly shifted
 _DTYPES = {"float64": 8, "float32": 4}
@@ -329,15 +330,5 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], do
         if document is not None:
             plan.compare(last, document)
         if job.queue is not None:
-            job_script = script(job.queue, last.layout, last.total, last.peak, command, _mpi())
+            job_script = script(job.queue, last.layout, last.total, last.peak, command)
             say("", *job_script.splitlines())
-
-
-def _mpi() -> str:
-    """Interface of the installed MPI library for Slurm's srun.
-
-    Another process asks the library: here it could not be started any more by a later command.
-    """
-    lines = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
-    asked = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
-    return "pmix" if asked.stdout.strip() == "Open MPI" else "pmi2"

@@ -66,6 +66,11 @@ class Plan:
         return sum(self.seconds.values())
 
     @property
+    def core_hours(self) -> float:
+        """Hours of all phases times the cores of the nodes, of which centres charge whole ones."""
+        return self.total / 3600 * self.layout.nodes * self.machine.cores
+
+    @property
     def per_node(self) -> float:
         """Bytes per node."""
         return self.peak * min(self.layout.ranks, self.layout.ranks_per_node)
@@ -90,7 +95,7 @@ class Plan:
             **({"centers": list(layout.centers)} if layout.centers else {}),
             "data": {"n_train": layout.n, "n_features": layout.d}, "seconds": {**self.seconds, "total": self.total},
             "memory": {"peak_rss_mib": self.peak / (1 << 20), "node_gib": self.per_node / GIB, "fits": self.fits},
-            "nodes_needed": self.nodes_needed, "flops": self.flops,
+            "nodes_needed": self.nodes_needed, "core_hours": self.core_hours, "flops": self.flops,
             "comm": {} if not self.counted else {
                 phase: {"bytes": round(sent), "messages": round(self.messages.get(phase, 0.0))}
                 for phase, sent in self.bytes.items()
@@ -460,6 +465,7 @@ def show(name: str, plans: Sequence[Plan]) -> None:
     show_table(lines, header=["ranks", *(f"{plan.layout.ranks:,}" for plan in plans)])
     for plan in plans:
         say(*notes(plan))
+    say(*advice(plans))
     if not all(plan.counted for plan in plans):
         say(UNCOUNTED)
 
@@ -477,6 +483,7 @@ def _column(plan: Plan) -> Iterator[tuple[str, str]]:
     for phase in PHASES:
         yield f"{phase}, s", _short(plan.seconds[phase])
     yield "total, s", _short(plan.total)
+    yield "core-hours", _short(plan.core_hours)
     yield "memory per rank, GiB", f"{plan.peak / GIB:.2f}"
     yield "memory per node, GiB", f"{plan.per_node / GIB:.1f} of {plan.machine.memory / GIB:.0f}"
     yield "flops of training", f"{plan.flops:.2g}"
@@ -506,6 +513,36 @@ def notes(plan: Plan) -> Iterator[str]:
     else:
         less = "fewer --centers" if layout.centers else "more --partitions"
         yield f"{line}, not even with one rank per node: {less}, more ranks or --dtype float32"
+
+
+# Files that a rank opens while it starts: 999 of cakrr.bkrr2, 1,022 of casvm.casvm, by strace (docs/startup.md).
+_FILES_OPENED = 1000
+
+
+def advice(plans: Sequence[Plan]) -> Iterator[str]:
+    """The layout that takes least time and the one that takes fewest core-hours, and what plans leave out of the start.
+
+    A layout that is not faster by more than the plans' own error, a tenth, is not called quicker.
+    """
+    fitting = [plan for plan in plans if plan.fits]
+    if len(fitting) > 1:
+        cheapest = min(fitting, key=lambda plan: plan.core_hours)
+        quickest = min(fitting, key=lambda plan: plan.total)
+        if quickest.total > 0.9 * cheapest.total:
+            yield f"{counted(cheapest.layout.ranks, 'rank')} are enough: more save less than a tenth of the time"
+        else:
+            times = quickest.core_hours / cheapest.core_hours
+            yield (
+                f"quickest: {counted(quickest.layout.ranks, 'rank')}, in {_short(quickest.total)} s; cheapest: "
+                f"{counted(cheapest.layout.ranks, 'rank')}, in {_short(cheapest.total)} s for 1/{times:.3g} of the "
+                "core-hours"
+            )
+    largest = plans[-1].layout
+    if largest.nodes > 1:
+        yield (
+            f"start is that of one node: from a shared file system {counted(largest.ranks, 'rank')} open about "
+            f"{_FILES_OPENED * largest.ranks:,} files (jobs/stage.sh makes it one file a node)"
+        )
 
 
 def compare(plan: Plan, document: dict[str, Any]) -> None:

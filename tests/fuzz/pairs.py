@@ -92,8 +92,8 @@ def _words(form, chosen, rng):
     for flag, value in (("--report", "r.json"), ("--model", "m.h5"), ("--quiet", None)):
         if flag in flags and flag not in given and flag not in ("--help",):
             words += [flag, *([value] if value else [])]
-            wanted += [value] if value and "--help" not in given else []
-    return words, [] if "--help" in given else wanted
+            wanted += [value] if value else []
+    return words, [] if given & {"--help", "--dry-run"} else wanted
 
 
 def valid_value(form, flag):

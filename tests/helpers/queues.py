@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KEPT = ("WORDS", "LIMIT", "QUEUE_OPTIONS", "RANKS_PER_NODE", "SRUN_CPUS_PER_TASK")
+KEPT = ("WORDS", "LIMIT", "QUEUE_OPTIONS", "RANKS_PER_NODE", "SRUN_CPUS_PER_TASK", "SITE")
 SAID = {
     "sbatch": "Submitted batch job 18", "qsub": "18.server", "bsub": "Job <18> is submitted.",
-    "sinfo": "48\n24+", "pbsnodes": "n1\n     resources_available.ncpus = 24\n",
+    "sinfo": "2 24 1\n2+ 12+ 1+", "pbsnodes": "n1\n     resources_available.ncpus = 24\n",
     "qstat": "    Resource_List.walltime = 02:00:00",
     "lshosts": "HOST_NAME type model cpuf ncpus maxmem\nn1 X86_64 M 60.0 24 64G\nn2 UNKNOWN U 1.0 - -\n",
 }  # fmt: skip
@@ -98,9 +98,8 @@ def main() -> None:
     if program == "mpiexec" and words == ["--version"]:
         print(os.environ["MPIEXEC_VERSION"])
         return
-    if program == "python" and words[0] == "-c":  # jobs/common.sh asks which MPI there is
-        print(os.environ.get("VENDOR", "MPICH"))
-        return
+    if program == "python" and "--dry-run" in words:  # jobs/submit.sh asks whether the program takes these words
+        os.execv(sys.executable, [sys.executable, *words])
     call = {"program": program, "words": words, "environment": {k: os.environ[k] for k in KEPT if k in os.environ}}
     if program == "bsub":
         call["script"] = sys.stdin.read()
@@ -113,6 +112,8 @@ def main() -> None:
         _ranks(folder, words)
     elif os.environ.get("REFUSING") == program:
         sys.exit(1)
+    elif program == "sinfo" and "--partition=threads" in words:  # two hardware threads a core
+        print("2 8 2")
     else:
         print(SAID[program])
 
