@@ -51,13 +51,14 @@ html_title = "cakernels"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_theme_options = {
+    "logo": {"text": f"cakernels {release}"},
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
     "navigation_depth": 2,
     "show_nav_level": 1,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc", "sourcelink"],
-    "footer_start": [],
+    "footer_start": ["facts"],
     "footer_end": [],
     "show_prev_next": True,
     "pygments_light_style": "a11y-high-contrast-light",
