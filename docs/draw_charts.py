@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "charts"
-WIDTH, LEFT, RIGHT, ROW = 620, 250, 560, 34  # pixels: of the picture, the ends of its axis, and the height of a row
+WIDTH, LEFT, RIGHT, ROW = 570, 222, 500, 34  # pixels: of the picture, the ends of its axis, and the height of a row
 OURS, THEIRS, OTHER = "#2166ac", "#d95f02", "#777777"
 
 Record = dict[str, Any]
@@ -80,9 +80,9 @@ def error(record: Record) -> str:
         body.append(line(place(tick), bottom, place(tick), bottom + 5, "#222"))
         body.append(text(place(tick), bottom + 21, f"{tick:g}", "middle", font_size="13"))
     body.append(line(place(1), 40, place(1), bottom, "#222", stroke_dasharray="4 3"))
-    body.append(text(LEFT, bottom + 42, "below 1: cakernels fit is better (blue)", fill=OURS, font_size="13"))
+    body.append(text(10, bottom + 42, "below 1: cakernels fit is better (blue)", fill=OURS, font_size="13"))
     body.append(
-        text(LEFT, bottom + 60, "above 1: LightGBM is better (orange); dots: splits", fill=THEIRS, font_size="13")
+        text(10, bottom + 60, "above 1: LightGBM is better (orange); dots: splits", fill=THEIRS, font_size="13")
     )
     return picture(record["title"], bottom + 72, body)
 
@@ -90,7 +90,7 @@ def error(record: Record) -> str:
 def svc(record: Record) -> str:
     """Marks of each rival's seconds on a logarithmic axis; the fastest one is named."""
     low, high = math.log10(0.25), math.log10(60)
-    right = 500
+    right = 445
     place = lambda seconds: LEFT + (right - LEFT) * (math.log10(seconds) - low) / (high - low)  # noqa: E731
     colours = (OURS, THEIRS, OTHER)
     bottom = 66 + ROW * len(record["rows"])
@@ -117,7 +117,7 @@ def svc(record: Record) -> str:
 
 def weak(record: Record) -> str:
     """A curve per method: efficiency against the number of ranks."""
-    left, right, top, bottom = 60, 500, 50, 290
+    left, right, top, bottom = 50, 450, 50, 290
     place = lambda ranks: left + (right - left) * math.log2(ranks) / math.log2(record["ranks"][-1])  # noqa: E731
     height = lambda value: bottom - (bottom - top) * value / 1.1  # noqa: E731
     body = []
