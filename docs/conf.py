@@ -70,6 +70,8 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 html_show_copyright = False
 
+NOT_SEARCHED = ("architecture", "changelog", "measurements", "records")
+
 
 def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; links to other sites are text.
@@ -93,6 +95,12 @@ def within(_app: Any, _name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./(CONTRIBUTING|CHANGELOG)\.md", lambda name: f"]({name[1].lower()}.md", source[0])
 
 
+def not_searched(app: Any, _doctree: Any) -> None:
+    """Leave pages of evidence and of the code's history out of the search."""
+    if app.env.docname in NOT_SEARCHED:
+        app.env.metadata[app.env.docname]["nosearch"] = True
+
+
 def on_one_core(_app: Any) -> None:
     """Let the gallery's scripts use one core: their times are alike, and threads do not wait for other programs."""
     if hasattr(os, "sched_setaffinity"):
@@ -104,5 +112,6 @@ def setup(app: Any) -> None:
     app.add_directive("names", Names)
     app.connect("builder-inited", on_one_core, priority=100)
     app.connect("source-read", within)
+    app.connect("doctree-read", not_searched)
     app.connect("autodoc-process-docstring", class_pages.whole, priority=300)
     app.connect("autodoc-process-docstring", as_text, priority=400)

@@ -139,16 +139,13 @@ LARGER = {
     "architecture": (5840, 150, 0),
     "data": (3940, 190, 11),
     "dropin": (1040, 80, 5),
-    "front": (2870, 130, 5),
-    "intervals": (3640, 370, 15),
-    "methods/dkrr": (1770, 100, 5),
-    "methods/smo": (1200, 50, 5),
-    "methods/subset": (1990, 295, 9),
-    "methods/twolevel": (740, 55, 5),
-    "options": (5700, 250, 19),
-    "probabilities": (1540, 152, 1),
-    "quantiles": (1400, 230, 6),
-    "scaling": (3190, 555, 11),
+    "intervals": (3640, 368, 0),
+    "methods/smo": (1200, 45, 5),
+    "methods/subset": (1990, 327, 9),
+    "options": (5700, 259, 19),
+    "probabilities": (1540, 151, 0),
+    "quantiles": (1400, 225, 6),
+    "scaling": (3190, 565, 11),
     "startup": (1410, 115, 4),
 }
 
@@ -157,7 +154,7 @@ def sizes(path):
     """Words, numbers, and tables before the first picture of a page, without its blocks of code."""
     text = path.read_text()
     before = re.split(r"!\[|^```\{image\}", text, flags=re.MULTILINE)[0]
-    prose = re.sub(r"^```.*?^```|^    .*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
     plain = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose)
     numbers = re.findall(r"(?<![\w.])\.?\d[\d,.]*", plain)
     return len(prose.split()), len(numbers), len(re.findall(r"^\|[-| :]+\|$", before, re.MULTILINE))
