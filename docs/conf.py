@@ -51,13 +51,14 @@ html_title = "cakernels"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_theme_options = {
+    "logo": {"text": f"cakernels {release}"},
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
     "navigation_depth": 2,
     "show_nav_level": 1,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc", "sourcelink"],
-    "footer_start": [],
+    "footer_start": ["facts"],
     "footer_end": [],
     "show_prev_next": True,
     "pygments_light_style": "a11y-high-contrast-light",
@@ -68,6 +69,8 @@ html_sidebars = {"index": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 html_show_copyright = False
+
+NOT_SEARCHED = ("architecture", "changelog", "measurements", "records")
 
 
 def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
@@ -92,6 +95,12 @@ def within(_app: Any, _name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./(CONTRIBUTING|CHANGELOG)\.md", lambda name: f"]({name[1].lower()}.md", source[0])
 
 
+def not_searched(app: Any, _doctree: Any) -> None:
+    """Leave pages of evidence and of the code's history out of the search."""
+    if app.env.docname in NOT_SEARCHED:
+        app.env.metadata[app.env.docname]["nosearch"] = True
+
+
 def on_one_core(_app: Any) -> None:
     """Let the gallery's scripts use one core: their times are alike, and threads do not wait for other programs."""
     if hasattr(os, "sched_setaffinity"):
@@ -103,5 +112,6 @@ def setup(app: Any) -> None:
     app.add_directive("names", Names)
     app.connect("builder-inited", on_one_core, priority=100)
     app.connect("source-read", within)
+    app.connect("doctree-read", not_searched)
     app.connect("autodoc-process-docstring", class_pages.whole, priority=300)
     app.connect("autodoc-process-docstring", as_text, priority=400)

@@ -127,3 +127,84 @@ def test_every_array_of_a_model_file_is_documented():
     assert len(lines) > 15
     missing = [line for line in lines if line.removeprefix("| ") not in text]
     assert not missing, f"put these rows into the table of a model file in docs/architecture.md: {missing}"
+
+
+# -- sizes of pages, and charts ----------------------------------------------------------------
+
+# Pages of evidence: their numbers are what they are for.
+EVIDENCE = {"records", "reproduced", "measurements", "kriging-evidence"}
+MOST_WORDS, MOST_NUMBERS, MOST_TABLES = 2500, 150, 3
+# Pages that are still larger: their words, numbers and tables before the first picture; these only fall.
+LARGER = {
+    "architecture": (5840, 150, 0),
+    "data": (3940, 190, 11),
+    "dropin": (1040, 80, 5),
+    "intervals": (3640, 368, 0),
+    "methods/smo": (1200, 45, 5),
+    "methods/subset": (1990, 327, 9),
+    "options": (5700, 259, 19),
+    "probabilities": (1540, 151, 0),
+    "quantiles": (1400, 225, 6),
+    "scaling": (3190, 565, 11),
+    "startup": (1410, 115, 4),
+}
+
+
+def sizes(path):
+    """Words, numbers, and tables before the first picture of a page, without its blocks of code."""
+    text = path.read_text()
+    before = re.split(r"!\[|^```\{image\}", text, flags=re.MULTILINE)[0]
+    prose = re.sub(r"^```.*?^```|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    plain = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose)
+    numbers = re.findall(r"(?<![\w.])\.?\d[\d,.]*", plain)
+    return len(prose.split()), len(numbers), len(re.findall(r"^\|[-| :]+\|$", before, re.MULTILINE))
+
+
+def test_pages_are_short():
+    pages = {str(path.relative_to(ROOT / "docs").with_suffix("")): path for path in ROOT.glob("docs/**/*.md")}
+    assert set(LARGER) | EVIDENCE <= set(pages)
+    larger = {}
+    for name, path in pages.items():
+        limits = LARGER.get(name, (MOST_WORDS, MOST_NUMBERS, MOST_TABLES))
+        if name not in EVIDENCE and any(size > limit for size, limit in zip(sizes(path), limits, strict=True)):
+            larger[name] = (sizes(path), limits)
+    assert not larger, f"words, numbers, tables before the first picture, and their limits: shorten or divide {larger}"
+    small = [name for name, limits in LARGER.items() if all(
+        size <= limit for size, limit in zip(sizes(pages[name]), (MOST_WORDS, MOST_NUMBERS, MOST_TABLES), strict=True)
+    )]  # fmt: skip
+    assert not small, f"take these pages, which are short enough now, out of LARGER: {small}"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+@pytest.fixture
+def draw_charts(monkeypatch):
+    """The program that draws the charts of the benchmarks' page."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("draw_charts")
+
+
+def test_charts_are_drawn_from_the_recorded_figures(draw_charts):
+    page = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
+    for name, draw in draw_charts.KINDS.items():
+        record = draw_charts.record(name)
+        drawn = (draw_charts.FOLDER / f"{name}.svg").read_text()
+        assert drawn == draw(record), f"run python docs/draw_charts.py: {name}.svg is not that of its figures"
+        missing = [record[fact] for fact in ("date", "machine", "command") if record[fact] not in page]
+        assert not missing, f"name these facts of {name}.json below its chart in docs/benchmarks.md: {missing}"
+
+
+def test_charts_have_figures_of_the_tables(draw_charts):
+    """Each recorded figure stands in the table that a chart's caption leads to."""
+    docs = ROOT / "docs"
+    tables = {"error": docs / "measurements.md", "svc": docs / "records.md", "weak": docs / "scaling.md"}
+    for name, path in tables.items():
+        text = path.read_text()
+        record = draw_charts.record(name)
+        lists = [figures for row in record["rows"] for figures in row.values() if isinstance(figures, list)]
+        figures = [figure for figures in lists for figure in figures if figure is not None]
+        assert len(figures) >= 20
+        missing = [figure for figure in figures if f"{figure:g}".removeprefix("0") not in text]
+        assert not missing, f"{name}.json has figures that {path.name} has not: {missing}"

@@ -49,6 +49,7 @@ def blocks(page, kinds):
         *(
             ROOT / "docs" / f"{name}.md"
             for name in (
+                "index",
                 "tutorial",
                 "front",
                 "intervals",

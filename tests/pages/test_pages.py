@@ -118,6 +118,18 @@ def test_the_gallery_is_whole():
     assert [name for name, page in made.items() if f"sphx_glr_{name}_001.png" not in page.read_text()] == []
 
 
+@pytest.mark.parametrize("word", ["overfit", "hyperparamet", "regular", "bandwidth", "limit"])
+def test_the_search_finds_a_page(word):
+    """Words as the search knows them, without their endings; guides are found, and pages of evidence are not."""
+    index = json.loads(
+        (FOLDER / "searchindex.js").read_text().removeprefix("Search.setIndex(").rstrip().removesuffix(")")
+    )
+    places = index["terms"][word]
+    names = {index["docnames"][place] for place in ([places] if isinstance(places, int) else places)}
+    assert names & {"tips", "limits"}
+    assert not names & {"architecture", "changelog", "measurements", "records"}
+
+
 # -- in a browser ------------------------------------------------------------------------------
 
 
