@@ -4,10 +4,15 @@ python -m benchmarks.kinds [--only NAME ...] [--rivals NAME ...] [--rounds N] [-
 
 Seconds are processor seconds of one fit and one prediction. Rivals run in turn, each in a fresh process on the same
 number of cores: the first fit and prediction load and compile, later ones are timed, and the median counts. The ratio
-is that of the best rival to ours, its aim 1 below 10 ms, 1.5 below 1 s and 3 from there on. Decisions of all pairs of
-classes are compared with the nearest rival's, in units of tol; objectives by (ours - rival's) / |rival's| with the
-largest of the rivals', where rivals have at most 6,000 support vectors. scikit-learn-intelex takes part if it is
-installed.
+is that of the best rival to ours, its aim 1 below 10 ms, 1.5 below 1 s and 3 from there on. scikit-learn-intelex takes
+part if it is installed.
+
+A second line per kind compares the solutions, each rival's in turn: the largest violation of the optimality conditions,
+in units of tol, from the coefficients and scikit-learn's kernel values in double precision; the largest distance of
+decisions from those of a solution with a tolerance of tol / 10,000, in units of tol; and the share of that solution's
+objective that is missing. A rival whose violation is above 2 tol has stopped early and is no rival in time: LIBSVM's
+single-precision kernel values leave up to 480 tol if C is 1e6. Without the conditions (more than 6,000 support
+vectors) violation and objective are NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +46,9 @@ RIVALS = ("ours", "libsvm", "oneDAL")
 _OURS = {"SVC": "SMOSVC", "NuSVC": "SMONuSVC", "SVR": "SMOSVR", "NuSVR": "SMONuSVR", "OneClassSVM": "SMOOneClassSVM"}
 _TEST, _TOL, _CACHE_GIB = 1000, 1e-3, 1.0
 _TIMED, _MOST = 0.5, 25  # seconds of timed repetitions in a process, and their largest number
-_FEW = 6000  # support vectors whose kernel values among each other are computed for the objective
+_FEW = 6000  # most support vectors whose kernel values are computed again
+_SOLVED = 2.0  # violation, in tol, up to which a rival's problem counts as solved
+_FINER = 1e-4  # tolerance of the reference, in tol
 _AIMS = ((0.01, 1.0), (1.0, 1.5), (np.inf, 3.0))  # ratio to reach while the best rival takes less than so many seconds
 
 Rows = Any
@@ -170,20 +178,21 @@ KINDS = {
 
 
 class Run(NamedTuple):
-    """Results of one process: seconds of fit and prediction, decisions, objective or NaN, support vectors."""
+    """Results of one process: seconds, decisions, objective and violation or NaN, number of support vectors."""
 
     fit: float
     predict: float
     decisions: Vector
     objective: float
+    violation: float
     support: int
 
 
 def _estimator(who: str, kind: Kind) -> Any:
-    settings = kind.settings | {"tol": _TOL}
+    settings = kind.settings | {"tol": _TOL * (_FINER if who == "reference" else 1.0)}
     if kind.estimator in ("SVC", "NuSVC"):
         settings["decision_function_shape"] = "ovo"
-    if who == "ours":
+    if who in ("ours", "reference"):
         return getattr(casvm, _OURS[kind.estimator])(**settings, cache_gib=_CACHE_GIB)
     if who == "oneDAL":
         from sklearnex import svm
@@ -209,37 +218,83 @@ def run(who: str, kind: str, data: Data, cores: list[int]) -> Run:
         os.sched_setaffinity(0, cores)
     X, y, T = data
     model = _estimator(who, KINDS[kind])
-    fit = _timed(lambda: model.fit(X, y))
-    predict = _timed(lambda: model.predict(T))
-    decisions = getattr(model, "decision_function", model.predict)(T)
-    return Run(fit, predict, np.asarray(decisions), _objective(model, X, y, KINDS[kind]), len(model.support_))
-
-
-def _objective(model: Any, X: Rows, y: Vector, kind: Kind) -> float:
-    """Dual objective from the coefficients, summed over the pairs of classes; NaN of nu-SVC and very large models."""
-    support, coef = np.asarray(model.support_), model.dual_coef_
-    if len(support) > _FEW or kind.estimator == "NuSVC":
-        return float("nan")
-    betas = np.asarray(coef.todense() if sp.issparse(coef) else coef, np.float64)
-    if kind.estimator == "SVC":
-        counts, rows = np.asarray(model.n_support_, np.int64), support.astype(np.int64)
-        betas = PartSVM(np.arange(len(counts)), X, rows, betas, np.zeros(0), counts).weights().T
-        value = float(np.abs(betas).sum())
+    if who == "reference":
+        fit = predict = float("nan")
+        model.fit(X, y)
     else:
-        value = 0.0 if kind.estimator == "OneClassSVM" else float(y[support] @ betas[0])
-        value -= kind.settings.get("epsilon", 0.1) * float(np.abs(betas).sum()) if kind.estimator == "SVR" else 0.0
-    names = {"degree": 3, "coef0": 0.0} | kind.settings
-    kernel = names.get("kernel", "rbf")
-    vectors, square = X[support], 0.0
+        fit = _timed(lambda: model.fit(X, y))
+        predict = _timed(lambda: model.predict(T))
+    decisions = getattr(model, "decision_function", model.predict)(T)
+    return Run(fit, predict, np.asarray(decisions), *_checked(model, X, y, KINDS[kind]), len(model.support_))
+
+
+class _ModelDual(NamedTuple):
+    """A dual of :mod:`cacore.svm.dual`: coefficients, linear term and bounds of all rows, and its sets of rows."""
+
+    beta: Vector
+    linear: Vector
+    lower: Vector
+    upper: Vector
+    sides: list[NDArray[np.bool_]]  # rows among which pairs are formed
+
+
+def _duals(model: Any, y: Vector, kind: Kind) -> list[_ModelDual]:
+    """The duals that a model solves, one per pair of classes."""
+    settings, n, rows = kind.settings, len(y), np.asarray(model.support_, np.int64)
+    coef = np.asarray(model.dual_coef_.todense() if sp.issparse(model.dual_coef_) else model.dual_coef_, np.float64)
+    every = [np.ones(n, np.bool_)]
+    if kind.estimator in ("SVC", "NuSVC"):
+        counts, duals = np.asarray(model.n_support_, np.int64), list[_ModelDual]()
+        weights = PartSVM(np.arange(len(counts)), y, rows, coef, np.zeros(0), counts).weights().T
+        for (first, second), column in zip(combinations(model.classes_, 2), weights, strict=True):
+            beta, sign = np.zeros(n), np.where(y == first, 1.0, np.where(y == second, -1.0, 0.0))
+            beta[rows] = column if len(counts) > 2 else -column
+            C = np.abs(beta).max() if kind.estimator == "NuSVC" else settings.get("C", 1.0)
+            bound = C * sign * np.array([settings.get("class_weight", {}).get(label, 1.0) for label in y])
+            sides = [sign > 0, sign < 0] if kind.estimator == "NuSVC" else [sign != 0]
+            duals.append(_ModelDual(beta, -sign, np.minimum(bound, 0.0), np.maximum(bound, 0.0), sides))
+        return duals
+    beta = np.zeros(n)
+    beta[rows] = coef[0]
+    if kind.estimator == "OneClassSVM":
+        return [_ModelDual(beta, np.zeros(n), np.zeros(n), np.ones(n), every)]
+    bound = np.full(n, settings.get("C", 1.0))
+    if kind.estimator == "SVR":
+        return [_ModelDual(beta, -y, -bound, bound, every)]
+    none, first = np.zeros(n), np.arange(2 * n) < n
+    both = np.maximum(beta, 0.0), np.minimum(beta, 0.0)
+    return [_ModelDual(np.r_[both], np.r_[-y, -y], np.r_[none, -bound], np.r_[bound, none], [first, ~first])]
+
+
+def _checked(model: Any, X: Rows, y: Vector, kind: Kind) -> tuple[float, float]:
+    """Dual objective, summed over the pairs of classes, and the largest violation; NaN of very large models.
+
+    The objective of nu-SVC, whose solutions are scaled by their margins, is NaN as well.
+    """
+    rows = np.asarray(model.support_, np.int64)
+    if len(rows) > _FEW:
+        return float("nan"), float("nan")
+    n, names = X.shape[0], {"degree": 3, "coef0": 0.0} | kind.settings
+    kernel, duals = names.get("kernel", "rbf"), _duals(model, y, kind)
+    epsilon = names.get("epsilon", 0.1) if kind.estimator == "SVR" else 0.0
+    betas = np.array([dual.beta.reshape(-1, n).sum(axis=0)[rows] for dual in duals])
     options = {} if kernel == "linear" else {"gamma": _gamma(X, names.get("gamma", "scale"))}
     options |= {"coef0": names["coef0"]} if kernel in ("poly", "sigmoid") else {}
-    for lo in range(0, len(support), 1000):
-        if kernel == "precomputed":
-            K = vectors[lo : lo + 1000][:, support]
-        else:
-            K = pairwise_kernels(vectors[lo : lo + 1000], vectors, metric=kernel, **options)
-        square += float((betas[:, lo : lo + 1000] * (betas @ K.T)).sum())
-    return value - 0.5 * square
+    products = np.empty((len(duals), n))
+    for lo in range(0, n, 1000):
+        block = X[lo : lo + 1000]
+        K = block[:, rows] if kernel == "precomputed" else pairwise_kernels(block, X[rows], metric=kernel, **options)
+        products[:, lo : lo + 1000] = (K @ betas.T).T
+    objective = worst = 0.0
+    for dual, beta, product in zip(duals, betas, products, strict=True):
+        objective -= float(dual.linear @ dual.beta) + epsilon * float(np.abs(beta).sum())
+        objective -= 0.5 * float(beta @ product[rows])
+        v, near = -dual.linear - np.resize(product, len(dual.beta)), 1e-9 * (dual.upper - dual.lower)
+        rise = np.where(dual.beta < dual.upper - near, v + np.where(dual.beta < 0, epsilon, -epsilon), -np.inf)
+        fall = np.where(dual.beta > dual.lower + near, v + np.where(dual.beta > 0, -epsilon, epsilon), np.inf)
+        violation = max(float(rise[side].max() - fall[side].min()) for side in dual.sides)
+        worst = max(worst, violation / (dual.upper.max() if kind.estimator == "NuSVC" else 1.0))
+    return float("nan") if kind.estimator == "NuSVC" else objective, worst
 
 
 def _gamma(X: Rows, gamma: float | str) -> float:
@@ -253,34 +308,50 @@ def _gamma(X: Rows, gamma: float | str) -> float:
 def compare(name: str, rivals: list[str], args: argparse.Namespace) -> None:
     """Run a kind in turn; print and record its row."""
     kind, data = KINDS[name], KINDS[name].data()
-    runs = {who: list[Run]() for who in rivals if who != "oneDAL" or kind.estimator != "OneClassSVM"}  # it has none
+    names = [who for who in rivals if who != "oneDAL" or kind.estimator != "OneClassSVM"]  # it has none
+    runs = {who: list[Run]() for who in names}
     cores = sorted(os.sched_getaffinity(0))[-args.threads :] if hasattr(os, "sched_getaffinity") else []
     for _ in range(args.rounds):
-        for who in runs:
+        for who in names:
             result = within(args.most, run, who, name, data, cores)
             if result is not None:
                 runs[who].append(result)
-    fits, predictions = (
-        {who: statistics.median(getattr(one, what) for one in some) for who, some in runs.items() if some}
-        for what in ("fit", "predict")
-    )
-    ours, others = runs.get("ours"), {who: some[-1] for who, some in runs.items() if who != "ours" and some}
+    last = {who: results[-1] for who, results in runs.items() if results}
+    solved = [who for who, result in last.items() if who != "ours" and not result.violation > _SOLVED * _TOL]
     cells = [f"{name:<26}"]
-    for what, seconds in (("fit", fits), ("predict", predictions)):
+    for what in ("fit", "predict"):
+        seconds = {who: statistics.median(getattr(result, what) for result in runs[who]) for who in last}
         for who, value in seconds.items():
             record(race=f"{name}: {what}", rival=who, peer="libsvm", processor_seconds=value)
-        best = min((seconds[who] for who in others), default=float("nan"))
+        best = min((seconds[who] for who in solved), default=float("nan"))
         mine = seconds.get("ours", float("nan"))
         aim = next(ratio for below, ratio in _AIMS if not best >= below) if what == "fit" else 1.0
         times = " ".join(f"{1e3 * seconds.get(who, float('nan')):9.2f}" for who in rivals)
         cells.append(f"{times} {best / mine:6.2f}{' ' if best / mine >= aim else '*'}")
-    if ours and others:
-        apart = min(float(np.abs(ours[-1].decisions - other.decisions).max()) for other in others.values()) / _TOL
-        objective = max(other.objective for other in others.values())
-        more = (ours[-1].objective - objective) / abs(objective) if np.isfinite(objective) else float("nan")
-        record(race=name, rival="ours", apart=apart, objective=more)
-        cells.append(f"{apart:8.2f} {more:9.1e} {ours[-1].support:6}")
-    print("  ".join(cells), flush=True)
+    print("  ".join([*cells, f"{last['ours'].support:6}" if "ours" in last else ""]), flush=True)
+    _compare_solutions(name, rivals, last, within(args.most, run, "reference", name, data, cores))
+
+
+def _compare_solutions(name: str, rivals: list[str], last: dict[str, Run], reference: Run | None) -> None:
+    """Print and record violations, distances from the reference's decisions, and missing shares of its objective."""
+    figures = {}
+    for who, result in last.items():
+        apart = less = float("nan")
+        if reference is not None:
+            apart = float(np.abs(result.decisions - reference.decisions).max()) / _TOL
+            less = (reference.objective - result.objective) / abs(reference.objective)
+        figures[who] = result.violation / _TOL, apart, less
+        record(race=name, rival=who, violation=figures[who][0], apart=apart, missing=less)
+    columns = zip(*(figures.get(who, (float("nan"),) * 3) for who in rivals), strict=True)
+    forms = (("violation", "9.3g"), ("apart", "9.3g"), ("missing", "9.1e"))
+    print(
+        "    "
+        + "  ".join(
+            f"{what} {' '.join(f'{value:{form}}' for value in values)}"
+            for (what, form), values in zip(forms, columns, strict=True)
+        ),
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -298,7 +369,7 @@ def main() -> None:
         print("scikit-learn-intelex is not installed: without oneDAL")
     headline()
     titles = " ".join(f"{who:>9}" for who in rivals)
-    print(f"{'milliseconds':<26}  {titles}   ratio  {titles}   ratio    in tol objective   vectors")
+    print(f"{'milliseconds':<26}  {titles}   ratio  {titles}   ratio  vectors")
     with recording("kinds") if args.results else nullcontext() as results:
         for name in KINDS:
             if not args.only or any(part in name for part in args.only):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import collect, dropin, generated, plots, race, svm_search
+from benchmarks import collect, dropin, generated, kinds, plots, race, svm_search
 from benchmarks.results import Results
 from cacore.io import text
 from cacore.io.table import RowsRequest
@@ -162,6 +162,31 @@ def test_rounds_in_slow_moments_are_run_again(retries, runs, tuned):
     assert len(made) == runs
     assert len(results["one"].seconds) == 1
     assert results["one"].rates == [8.0 if runs == 3 else 7.9]
+
+
+@pytest.mark.parametrize("who", ["ours", "libsvm"])
+@pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])
+def test_violation_and_objective_of_a_model_follow_from_its_coefficients(name, who):
+    X, labels, _ = kinds._clusters(300, 3, 3)
+    y = np.sin(X[:, 0]) if "SVR" in name else labels
+    weights = {"C": 2.0, "class_weight": {0: 1.0, 1: 3.0, 2: 0.5}} if name == "SVC" else {}
+    kind = kinds.Kind(lambda: (X, y, X), name, weights)
+    model = kinds._estimator(who, kind).fit(X, y)
+    objective, violation = kinds._checked(model, X, y, kind)
+    assert 0 < violation < 1.01e-3
+    if name != "NuSVC":
+        ours = model if who == "ours" else kinds._estimator("ours", kind).fit(X, y)
+        assert objective == pytest.approx(np.sum(ours.objective_), rel=1e-9 if who == "ours" else 1e-4)
+    assert kinds._checked(Changed(model), X, y, kind)[1] > 10 * violation
+
+
+class Changed:
+    """A model whose coefficients below the largest one are a fifth smaller."""
+
+    def __init__(self, model):
+        self.__dict__.update({key: getattr(model, key) for key in ("support_", "n_support_")})
+        self.classes_, size = getattr(model, "classes_", None), np.abs(model.dual_coef_)
+        self.dual_coef_ = model.dual_coef_ * np.where(size < size.max(), 0.8, 1.0)
 
 
 def test_a_rival_that_is_not_done_is_ended():

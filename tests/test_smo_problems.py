@@ -9,14 +9,16 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.references import dual, libsvm, matrix, violation
+from helpers.references import by_differences, dual, libsvm, matrix, violation
 from helpers.smo import HARD, PLENTY, check, many, solve
-from sklearn.datasets import load_svmlight_file
+from sklearn.datasets import load_breast_cancer, load_svmlight_file, load_wine
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from cacore.kernels import Kernel
 from cacore.limits import Limits
+from cacore.svm.dual import Dual
 from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.smo import solve_part
 
 SMALL_SET = 128  # instead of 2048
 
@@ -199,6 +201,47 @@ def test_ijcnn1(data):
         for decision in (K @ (got.alpha * y)[rows] + got.b, K @ beta[rows] + v[free].mean())
     ]
     assert abs(right[0] - right[1]) <= 0.0002 * len(z)
+
+
+# -- duals that are flat: far bounds, and rows that are alike ---------------------------------------
+
+
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
+def test_unscaled_features_and_large_bounds_end_near_the_exact_solution(load):
+    """A violation within the tolerance had left decisions up to 342 tolerances away, after a million pairs."""
+    X, labels = load(return_X_y=True)
+    y = np.where(labels > 0, 1.0, -1.0)
+    kernel, C = Kernel("gaussian", 1 / (X.shape[1] * X.var())), np.full(len(y), 1e6)
+    K = by_differences(kernel, X, X)
+    ours, finer = (solve_part(X, kernel, Dual.classification(y, C), Limits(tol), PLENTY) for tol in (1e-3, 1e-7))
+    assert violation(K, y, C, finer.alpha) < 1e-6  # so that it is the exact solution, whatever found it
+    assert violation(K, y, C, ours.alpha) < 1.01e-3
+    np.testing.assert_allclose(ours.decision, finer.decision, rtol=0, atol=1e-2)
+    assert ours.objective == pytest.approx(finer.objective, rel=1e-8)
+    assert ours.iterations < 500 * len(y)
+
+
+@pytest.mark.parametrize("name", ["linear", "regression", "one class"])
+def test_flat_duals_stay_feasible_and_end_within_the_tolerance(name):
+    """Rows that occur five times, whose kernel matrix is singular, and coefficients with a kink at 0."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(60, 3)), 5, axis=0)
+    problem = {
+        "linear": Dual.classification(np.where(rng.random(300) < 0.5, 1.0, -1.0), np.full(300, 1e3)),
+        "regression": Dual.regression(np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=300), np.full(300, 1e5), 0.05),
+        "one class": Dual.one_class(np.full(300, 1e4), 0.02),
+    }[name]
+    kernel = Kernel("linear") if name == "linear" else Kernel("gaussian", 0.05)
+    solution = solve_part(X, kernel, problem, Limits(1e-4), PLENTY)
+    beta, v = solution.beta, -problem.linear - matrix(kernel, X) @ solution.beta
+    assert solution.converged
+    assert (beta >= problem.lower).all()
+    assert (beta <= problem.upper).all()
+    assert beta.sum() == pytest.approx(problem.total, abs=1e-9 * np.abs(beta).sum())
+    rise = v + np.where(beta < 0, problem.epsilon, -problem.epsilon)
+    fall = v + np.where(beta > 0, -problem.epsilon, problem.epsilon)
+    scale = np.abs(beta).sum()
+    assert rise[beta < problem.upper].max() - fall[beta > problem.lower].min() < 1e-4 + 1e-12 * scale
 
 
 # -- a kernel that is not positive semidefinite ------------------------------------------------

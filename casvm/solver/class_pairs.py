@@ -277,6 +277,12 @@ class WholeRows:
 
 
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
+# Pairs per row from which free rows are solved together; most solutions each time; their m^3 flops per n^2. In ms, with
+# C = 1e6 and unscaled features, by pairs alone, and so: iris 4.6 and 2.9, wine 18 and 7.3, breast cancer 1,093 and 113.
+# From 5 pairs per row breast cancer takes 56, but 500 x 4 with C = 100 and labels wrong, of 20 pairs per row, 10.7
+# instead of 9.8.
+_HARD, _SOLUTIONS, _SHARE = 20, 64, 16
+_RIDGE = 1e-12  # added to the diagonal, relative to the largest kernel value, for rows that depend on each other
 
 
 def solve_classes(
@@ -299,16 +305,27 @@ def _solve(
 ) -> Solution:
     begun, before = working_time(), rows.count
     problem, max_pairs, moved = _problem(rows, dual), limits.iterations(dual.n), True
+    hard = chunk = due = max_pairs + 1 if dual.by_sign else _HARD * dual.n  # two sums: pairs alone
     while True:
         sides = problem.extremes()
         gap, late = max(top - bottom for top, bottom in sides), working_time() - begun > limits.max_time
         if gap < limits.tol or late or problem.iterations >= max_pairs or not moved:
             break
         last = problem.iterations
-        problem.optimise(rows.K, rows.where, limits.tol, min(max_pairs - last, 1 + _PASSED // dual.n), rows.used)
+        most = min(max_pairs - last, 1 + _PASSED // dual.n, due - last)
+        problem.optimise(rows.K, rows.where, limits.tol, most, rows.used)
         moved = problem.iterations > last
+        if problem.iterations >= due:
+            problem, solved = _with_free_rows_solved(problem, rows, dual)
+            chunk *= 1 if solved else 2
+            due = problem.iterations + chunk
         if watch is not None:
             watch(Progress(problem.iterations, gap, _objective(problem, dual), dual.n))
+    if gap < limits.tol and problem.iterations >= hard:  # the dual is flat
+        finer, _ = _with_free_rows_solved(problem, rows, dual)
+        finer_sides = finer.extremes()
+        if (finer_gap := max(top - bottom for top, bottom in finer_sides)) <= gap:
+            problem, sides, gap = finer, finer_sides, finer_gap
     objective = _objective(problem, dual)
     if math.isnan(objective):
         raise overflow()
@@ -329,7 +346,52 @@ def _problem(rows: PairRows | WholeRows, dual: Dual) -> Pairs:
     if moved.size:
         rows.fetch(moved[rows.where[moved] < 0])
         add_rows(rows.K, rows.where[moved], -beta[moved], v, 0, dual.n)
+    return _pairs(v, beta, rows, dual)
+
+
+def _pairs(v: Vector, beta: Vector, rows: PairRows | WholeRows, dual: Dual) -> Pairs:
     return Pairs(v, beta, dual.lower, dual.upper, rows.diagonal, dual.epsilon, dual.by_sign, rows.source)
+
+
+def _with_free_rows_solved(problem: Pairs, rows: PairRows | WholeRows, dual: Dual) -> tuple[Pairs, bool]:
+    """The problem after Newton steps on its free rows, and True if the last one was not cut short by a bound.
+
+    Each step ends at the first bound that a row meets. Pairs need very many steps if bounds are far away and free rows
+    are alike: then the dual is flat, and a solution within the tolerance may still be far from the exact one. m^3 flops
+    per step with m free rows; no step if that costs more than the pairs.
+    """
+    v, beta, flops, solved = problem.v.copy(), problem.beta.copy(), 0, False
+    for _ in range(_SOLUTIONS):
+        free = np.flatnonzero((dual.lower < beta) & (beta < dual.upper) & ((beta != 0) | (dual.epsilon == 0)))
+        m, start = len(free), beta[free]
+        flops += m**3
+        if m < 2 or flops > _SHARE * dual.n**2 or solved:
+            break
+        K, A, signs = rows.K[rows.where[free]][:, free].astype(np.float64), np.zeros((m + 1, m + 1)), np.sign(start)
+        A[:m, :m], A[m, :m], A[:m, m] = K + _RIDGE * np.abs(K).max() * np.eye(m), 1.0, 1.0
+        gradient = v[free] - dual.epsilon * signs
+        try:
+            step = np.linalg.solve(A, np.append(gradient, 0.0))[:m]
+        except np.linalg.LinAlgError:  # kernel values of 0
+            break
+        low, high = dual.lower[free], dual.upper[free]
+        if dual.epsilon:  # not further than the kink
+            low, high = np.where(signs > 0, 0.0, low), np.where(signs < 0, 0.0, high)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.where(step == 0, np.inf, np.where(step > 0, high - start, low - start) / step)
+        size = min(1.0, float(room.min()))
+        if not float(step @ gradient) > 0.5 * size * float(step @ K @ step):
+            break
+        beta[free], solved = np.clip(start + size * step, low, high), size == 1.0
+        if not solved:
+            first = int(room.argmin())
+            beta[free[first]] = high[first] if step[first] > 0 else low[first]
+        add_rows(rows.K, rows.where[free], start - beta[free], v, 0, dual.n)
+    if np.array_equal(beta, problem.beta):
+        return problem, False
+    after = _pairs(v, beta, rows, dual)
+    after.iterations = problem.iterations
+    return after, solved
 
 
 def _objective(problem: Pairs, dual: Dual) -> float:
