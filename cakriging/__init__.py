@@ -9,6 +9,7 @@
 `kriging_system`    the linear system: conjugate gradients on near points with a sparse factor of the inverse, or a
                     dense factor; also Vecchia's regressions
 `windows`           predictions and draws from the nearest points of each place alone
+`counts`            counts and presence, by Laplace's approximation
 `near_matrix`       correlations with a cutoff radius, and products with the sparse matrix of them
 `kriging_model`     means, standard deviations and draws at new places, and the model file
 `maps`              predictions on a grid, and their files
