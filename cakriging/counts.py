@@ -21,7 +21,6 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
 
-LIKELIHOODS = ("gaussian", "poisson", "binomial")
 MODE_TOL = 1e-9  # largest change of the latent field in the last Newton step
 # The same while parameters are searched: 1e-3 of the likelihood's change at which the search ends.
 SEARCH_TOL = 1e-4

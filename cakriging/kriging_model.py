@@ -31,9 +31,10 @@ from cacore.linalg.cg import Vectors
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from cacore.near.halo import Routed
-from cakriging.counts import LIKELIHOODS, inverse_link, response
+from cakriging.counts import inverse_link, response
 from cakriging.kriging_system import LAST, DenseSystem, KrigingSystem, NearSystem, nearest_earlier, regressions
 from cakriging.near_matrix import Correlation, NearMatrix
+from cakriging.options import LIKELIHOODS
 from cakriging.space import Drift, Field, PointColumns, Space
 from cakriging.windows import WindowDraws, Windows
 

@@ -17,12 +17,12 @@ from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE, SQUARED, canonical
 from cacore.learn import options
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
-from cakriging.counts import LIKELIHOODS
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
 
 DRIFTS = ("auto", "none", "constant", "linear", "quadratic")
+LIKELIHOODS = ("gaussian", "poisson", "binomial")
 ESTIMATIONS = ("auto", "likelihood", "blocks")
 MOST_DRAWS = 10**6
 SOLVERS = ("auto", "cholesky", "cg", "neighbours")
