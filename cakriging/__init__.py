@@ -9,8 +9,10 @@
 `kriging_system`    the linear system: conjugate gradients on near points with a sparse factor of the inverse, or a
                     dense factor; also Vecchia's regressions
 `windows`           predictions and draws from the nearest points of each place alone
+`counts`            counts and presence, by Laplace's approximation
 `near_matrix`       correlations with a cutoff radius, and products with the sparse matrix of them
 `kriging_model`     means, standard deviations and draws at new places, and the model file
+`interpolation`     points to a grid by one call, over NumPy and xarray
 `maps`              predictions on a grid, and their files
 `kriging_family`    kriging in the commands; `command`: the commands; `estimators`: the scikit-learn class
 ==================  ====================================================================================
@@ -23,11 +25,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cakriging.estimators import Kriging
+    from cakriging.interpolation import interpolate
     from cakriging.kriging_model import KrigingModel
 
-_HOMES = {"Kriging": "estimators", "KrigingModel": "kriging_model"}
+_HOMES = {"Kriging": "estimators", "KrigingModel": "kriging_model", "interpolate": "interpolation"}
 
-__all__ = ["Kriging", "KrigingModel"]
+__all__ = ["Kriging", "KrigingModel", "interpolate"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,8 +19,8 @@ from cacore.errors import InputError
 from cacore.learn.options import from_estimator, seed
 from cacore.machine import memory, threads
 from cakriging.kriging_method import METHOD
-from cakriging.kriging_model import KrigingModel, normal_interval
-from cakriging.options import KrigingOptions
+from cakriging.kriging_model import KrigingModel
+from cakriging.options import NOT_COUNTS, KrigingOptions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -57,6 +57,10 @@ class Kriging(Loaded, Regressing):
         Direction of the first axis in the plane of the first two coordinates, in degrees, counterclockwise.
     geographic : bool
         True if coordinates are longitude and latitude in degrees: distances are chords of the Earth in km.
+    likelihood : {"gaussian", "poisson", "binomial"}
+        Distribution of the values. Counts have a latent field: its exponential is the rate of "poisson" counts per unit
+        of exposure, and its logistic function the probability of "binomial" ones, such as presence. By Laplace's
+        approximation.
     average : bool
         True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
     neighbours : int or None
@@ -131,6 +135,7 @@ class Kriging(Loaded, Regressing):
     anisotropy: float | Sequence[float] | None = None
     angle: float = 0.0
     geographic: bool = False
+    likelihood: str = "gaussian"
     average: bool = False
     neighbours: int | None = None
     solver: str = "auto"
@@ -141,11 +146,14 @@ class Kriging(Loaded, Regressing):
 
     _model = KrigingModel
 
-    def fit(self, X: RowsLike, y: ArrayLike, errors: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: RowsLike, y: ArrayLike, errors: ArrayLike | None = None, exposure: ArrayLike | None = None
+    ) -> Self:
         """Krige values `y`, shape (n_local,), at the rows of `X`, shape (n_local, d); neither is changed.
 
-        `errors` are standard deviations of the values' errors, shape (n_local,), in addition to the nugget. With
-        `comm`, a collective call. Invalid input raises an InputError, which is a ValueError.
+        `errors` are standard deviations of the values' errors, shape (n_local,), in addition to the nugget. `exposure`
+        holds exposures of poisson counts, or numbers of trials of binomial ones, shape (n_local,); 1 if it is None.
+        With `comm`, a collective call. Invalid input raises an InputError, which is a ValueError.
         """
         with collective(self.comm) as comm:
             same_fit(self, comm)
@@ -155,7 +163,7 @@ class Kriging(Loaded, Regressing):
                 least = int(comm.size == 1)
                 rows: dict[str, Any] = {"dtype": "float64", "order": "C", "copy": True, "ensure_min_samples": least}
                 train = self._with_targets(X, y, None, **rows)
-                measured = None if errors is None else _deviations(errors, len(train.target()))
+                measured = self._measured(errors, exposure, len(train.target()))
             check_same_names(self, comm)
             train.n = comm.offset(train.X.shape[0])[1]
             with comm.agreed():
@@ -187,7 +195,8 @@ class Kriging(Loaded, Regressing):
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means at the rows of `X`, shape (n_local, d); with `return_std` also standard deviations of new values there.
 
-        These include the nugget: the deviation of the field itself is sqrt(std^2 - nugget). `variance` is "exact",
+        For counts, those of the rate per unit of exposure, or of the probability of a trial. Standard deviations
+        include the nugget: the deviation of the field itself is sqrt(std^2 - nugget). `variance` is "exact",
         "local" or "auto", see :meth:`KrigingModel.predict_std`. With `comm`, a collective call.
         """
         with asking(self, "predict", return_std=return_std, variance=variance) as comm:
@@ -199,24 +208,38 @@ class Kriging(Loaded, Regressing):
     def predict_interval(
         self, X: RowsLike, coverage: float = 0.95, variance: str = "auto"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lower and upper ends of intervals that contain a new value with this probability; see :meth:`predict`."""
+        """Lower and upper ends of intervals that contain a new value with this probability; see :meth:`predict`.
+
+        For counts, the rate or the probability of a trial, not a count.
+        """
         with asking(self, "predict_interval", coverage=coverage, variance=variance) as comm:
             with comm.agreed():
                 share(coverage, "coverage =")
-            mean, std = self.model_.predict_std(self._checked(X, comm), comm, variance)
-        return normal_interval(mean, std, coverage)
+            return self.model_.interval(*self.model_.latent(self._checked(X, comm), comm, variance), coverage)
 
     def simulate(self, X: RowsLike, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
         """Draws of the field at the rows of `X`, shape (n_local, d), given the values: shape (n, n_local).
 
         Conditional simulation: the draws have the means and covariances of the field, given the values. The noise of
-        new values is not added. With `comm`, a collective call; see :meth:`KrigingModel.simulate`.
+        new values is not added. For counts, draws are rates or probabilities. With `comm`, a collective call; see
+        :meth:`KrigingModel.simulate`.
         """
         with asking(self, "simulate", n=n, random_state=random_state) as comm:
             with comm.agreed():
                 checks.whole(1)(n, "n =")
                 seed(random_state, "random_state =")
             return self.model_.simulate(self._checked(X, comm), n, random_state, comm)
+
+    def _measured(self, errors: ArrayLike | None, exposure: ArrayLike | None, n: int) -> NDArray[np.float64] | None:
+        """Checked standard deviations of errors, or exposures of counts."""
+        counted = self.likelihood != "gaussian"
+        if exposure is not None and not counted:
+            raise InputError(NOT_COUNTS)
+        if errors is not None and counted:
+            raise InputError(f"likelihood = {self.likelihood!r}: it has the errors of counts; leave errors out")
+        if exposure is not None:
+            return _per_row(exposure, "exposure", n)
+        return None if errors is None else _deviations(errors, n)
 
     def _checked(self, X: RowsLike, comm: Communicator) -> NDArray[np.float64]:
         with comm.agreed(own_rows=True):
@@ -226,10 +249,16 @@ class Kriging(Loaded, Regressing):
 
 def _deviations(errors: ArrayLike, n: int) -> NDArray[np.float64]:
     """Standard deviations of errors, checked."""
-    std = np.asarray(errors, np.float64)
-    if std.shape != (n,):
-        raise InputError(f"errors has shape {std.shape}; {n} rows need {n} standard deviations")
+    std = _per_row(errors, "errors", n)
     wrong = np.flatnonzero(~((std >= 0) & np.isfinite(std)))
     if wrong.size:
         raise checks.refused(f"errors, row {int(wrong[0])}:", float(std[wrong[0]]), "a number of at least 0")
     return std
+
+
+def _per_row(values: ArrayLike, name: str, n: int) -> NDArray[np.float64]:
+    """One number per row, in an array of its own."""
+    numbers = np.array(values, np.float64)
+    if numbers.shape != (n,):
+        raise InputError(f"{name} has shape {numbers.shape}; {n} rows need {n} numbers")
+    return numbers

@@ -16,13 +16,14 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Targets
 from cacore.learn.options import reported
-from cacore.metrics import interval_metrics
+from cacore.metrics import interval_metrics, regression_metrics
 from cacore.progress import bar, line_while_compiling
 from cacore.run import figures, reading
 from cacore.run.family import Answer, Family, NumberAnswer, Run
 from cacore.run.launch import Predicting
 from cacore.run.report import Report
 from cakriging import maps
+from cakriging.counts import deviance
 from cakriging.estimation import Variogram
 from cakriging.kriging_fit import KrigingFit, solver_of
 from cakriging.kriging_method import METHOD, KrigingMethod
@@ -49,6 +50,21 @@ class KrigedAnswer(NumberAnswer):
             ends = normal_interval(self.arrays["mean"], self.arrays["std"], 0.95)
             inside = interval_metrics(rows.target(), *ends, comm)
         return super().metrics(rows, comm) | {"coverage_of_95_%": inside["coverage"]}
+
+
+class CountAnswer(NumberAnswer):
+    """Means and standard deviations of rates or probabilities at test rows."""
+
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
+        """Errors of the expected counts, and the mean deviance of the counts."""
+        columns = self.model.drift.ignored
+        exposure = np.asarray(rows.X)[:, columns[0]] if columns else np.ones(len(self.arrays["mean"]))
+        expected, y = self.arrays["mean"] * exposure, rows.target()
+        with comm.phase("predict"):
+            scores: Report = regression_metrics(y, expected, comm)
+            sums = np.array([deviance(self.model.likelihood, y, expected, exposure).sum(), len(y)])
+            total, n = comm.allreduce(sums).tolist()
+        return scores | {"deviance": total / n}
 
 
 class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
@@ -90,7 +106,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         train, test = reading.read(job, comm, limit, _VALUES)
         with comm.agreed():
             if options.grid is not None and options.map is not None:
-                coordinates = train.X.shape[1] - (options.errors is not None)
+                coordinates = train.X.shape[1] - ((options.errors, options.exposure) != (None, None))
                 grid = Grid.of(options.grid)
                 grid.check(coordinates, maps.is_picture(options.map), options.geographic)
                 maps.check_grid(options.map, grid)
@@ -107,6 +123,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
     def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> Answer:
         """Means and standard deviations at the test rows; collective."""
         mean, std = model.predict_std(test.X, comm)
+        if model.likelihood != "gaussian":
+            return CountAnswer(model, {"mean": mean, "std": std})
         return KrigedAnswer(model, {"mean": mean, "std": std})
 
     def report(self, run: KrigingRun, fitted: KrigingFit) -> Report:
@@ -202,10 +220,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         """Means at this rank's rows, with standard deviations and intervals on request; collective."""
         if not (job.std or job.interval):
             return NumberAnswer(model, {"mean": model.predict(rows.X, comm)})
-        mean, std = model.predict_std(rows.X, comm)
+        latent = model.latent(rows.X, comm)
+        mean, std = model.response(*latent)
         answer = NumberAnswer(model, {"mean": mean} | ({"std": std} if job.std else {}))
         if job.interval is not None:
-            answer.arrays["lower"], answer.arrays["upper"] = normal_interval(mean, std, job.interval)
+            answer.arrays["lower"], answer.arrays["upper"] = model.interval(*latent, job.interval)
             answer.facts = {
                 "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
                 "calibration_rows": model.n,

@@ -20,7 +20,17 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.learn.method import Method
 from cacore.machine import memory, threads
-from cakriging.estimation import NEIGHBOURS, Estimate, Parameters, Sample, Variogram, estimate, in_words
+from cakriging.counts import MODE_TOL, Counts, check_totals, checked, mode
+from cakriging.estimation import (
+    NEIGHBOURS,
+    Estimate,
+    LaplaceLikelihood,
+    Parameters,
+    Sample,
+    Variogram,
+    estimate,
+    in_words,
+)
 from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
@@ -104,6 +114,9 @@ class _Rows:
         Places in the shuffled order.
     n : int
         Number of points on all ranks.
+    counts : Counts or None
+        Counts, for which `y` and `errors` are working responses and the variances of their errors; their drift is not
+        subtracted, and `base` and `rounding` are 0.
     """
 
     Z: NDArray[np.float64]
@@ -116,6 +129,19 @@ class _Rows:
     n: int
     space: Space
     drift: Drift
+    counts: Counts | None = None
+
+    def sample(self, count: int, comm: Communicator) -> Sample:
+        """All points, or a sample of at most `count`, on every rank; collective."""
+        counts = self.counts
+        values = (self.y, self.errors) if counts is None else (counts.y, counts.exposure)
+        sample = Sample.of(self.Z, np.column_stack([*values, self.F]), self.place, self.n, count, comm)
+        return sample if counts is None else sample.of_counts(counts.likelihood, counts.rate)
+
+    def columns(self, counted: bool) -> NDArray[np.float64]:
+        """Values and functions of the drift; if `counted`, followed by counts and exposures, if there are any."""
+        counts = [] if self.counts is None or not counted else [self.counts.y, self.counts.exposure]
+        return np.column_stack([self.y, self.F, *counts])
 
 
 def fit(
@@ -139,6 +165,9 @@ def fit(
     With windows (:mod:`cakriging.windows`), every rank receives all points in step 2; steps 3 and 4 are the same sums
     by Vecchia's approximation.
 
+    For counts (:mod:`cakriging.counts`), working responses take the place of the values: near points repeat step 3 for
+    each Newton step; otherwise every rank has all points, and finds the mode before step 2.
+
     Step 2 sends each point once, and those near other regions once more to each of them; step 3 sends entries of the
     latter only (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
     at most 4,096 points by default, is gathered and factored on every rank.
@@ -149,9 +178,12 @@ def fit(
         rows, options = covariance.rows, covariance.options
         with comm.phase("partition"):  # step 2
             way = _way(rows, covariance, options, comm)
+            steps = 0
+            if rows.counts is not None and math.isinf(way.radius):
+                rows, steps = _at_mode(rows, covariance, way, options, comm)
             with comm.agreed():
                 noise = _noise(rows.errors, covariance)
-            points = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
+            points = PointColumns(rows.Z, noise, rows.place, rows.columns(math.isfinite(way.radius)))
             near = _distinct(Field.spread(points, way.radius, comm), options)
         taper = options.taper
         model = KrigingModel(
@@ -159,10 +191,12 @@ def fit(
             nugget=covariance.nugget, taper=taper, radius=None if math.isinf(way.radius) else way.radius,
             window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]),
             gram=np.zeros((rows.F.shape[1],) * 2), neighbours=options.neighbors, tol=options.tol, points=near.owned,
-            sizes=np.zeros(0, np.int64), memory_limit=options.memory_limit,
+            sizes=np.zeros(0, np.int64), memory_limit=options.memory_limit, likelihood=options.likelihood,
         )  # fmt: skip
         before = _halo_sent(comm)  # steps 3 and 4
-        if way.window is None:
+        if rows.counts is not None and way.window is None and math.isfinite(way.radius):
+            residual, facts, steps = _solved_counts(model, near, rows.counts, options)
+        elif way.window is None:
             residual, facts = _solved(model, near, rows.base, options, comm)
         else:
             residual, facts = math.nan, _windowed(model, near, rows.base, options.memory_limit)
@@ -170,7 +204,7 @@ def fit(
     comm.wait()
     with comm.uncounted():
         facts |= dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
-    facts |= {"cut": way.cut} if way.cut else {}
+    facts |= ({"cut": way.cut} if way.cut else {}) | ({"newton_steps": steps} if steps else {})
     return KrigingFit(
         model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, covariance.notes,
         covariance.left_out,
@@ -198,6 +232,8 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             _open(options.checkpoint, method, X, y, options, comm)
         with comm.agreed():
             errors, ignored = _errors(X, options, train.columns.features)
+            if options.likelihood != "gaussian":
+                checked(y, errors, options.likelihood)
         drift = _drift(options, X, train.columns.features, ignored, comm)
         space = Space(options.geographic, options.anisotropy or (), float(options.angle))
         with comm.agreed():
@@ -209,8 +245,23 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
         gram = comm.allreduce(F.T @ F)
         with comm.agreed():
             check_independent(gram, n)
+        if options.likelihood != "gaussian":
+            return _counted(_Rows(Z, y, np.zeros(F.shape[1]), 0.0, errors, F, place, n, space, drift), options, comm)
         y, base, rounding = subtracted(y, F, gram, comm)
     return _Rows(Z, y, base, rounding, errors, F, place, n, space, drift)
+
+
+def _counted(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Rows:
+    """Rows of counts, whose errors are exposures, with working responses in their place; collective."""
+    total, exposure = comm.allreduce(np.array([rows.y.sum(), rows.errors.sum()])).tolist()
+    with comm.agreed():
+        check_totals(options.likelihood, total, exposure, rows.F.shape[1] > 0)
+    # Rounded, so that first values have the same bits on any number of ranks; below 1 for a probability.
+    rate = float(f"{max(total, 1.0) / exposure:.6g}")
+    rate = min(rate, 0.999) if options.likelihood == "binomial" else rate
+    counts = Counts(options.likelihood, rows.y, rows.errors, rate)
+    z, variance = counts.working(counts.start())
+    return replace(rows, y=z, errors=variance, counts=counts)
 
 
 def _drift(
@@ -233,6 +284,9 @@ def _drift(
 def _constant(rows: _Rows, sample: Sample, comm: Communicator) -> tuple[_Rows, Sample]:
     """The rows and their sample with a constant drift in place of a linear one; collective."""
     F = rows.F[:, :1]
+    if rows.counts is not None:
+        changed = replace(rows, F=F, base=rows.base[:1], drift=replace(rows.drift, degree=0))
+        return changed, replace(sample, F=sample.F[:, :1])
     y, base, rounding = subtracted(rows.y + rows.F @ rows.base, F, comm.allreduce(F.T @ F), comm)
     values = sample.y + sample.F @ rows.base - sample.F[:, :1] @ base
     drift = replace(rows.drift, degree=0)
@@ -260,7 +314,15 @@ def _open(
 def _errors(
     X: NDArray[np.float64], options: KrigingOptions, names: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-    """Variances of the values' errors, shape (n,), and the number of the column with their square roots, if any."""
+    """Variances of the values' errors, shape (n,), and the number of the column with their square roots, if any.
+
+    For counts, their exposures.
+    """
+    if options.likelihood != "gaussian":
+        if options.exposure is None:
+            return np.ones(len(X)) if options.measured is None else options.measured, ()
+        column = column_of(options.exposure, X.shape[1], names, "exposure")
+        return X[:, column].copy(), (column,)
     if options.errors is None:
         return np.zeros(len(X)) if options.measured is None else np.square(options.measured), ()
     column = column_of(options.errors, X.shape[1], names, "errors")
@@ -296,8 +358,9 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     values = (options.range, options.sill, options.nugget)
     fixed = Parameters(*(None if value is None else float(value) for value in values))
     taper = math.inf if options.taper is None else float(options.taper)
-    columns = np.column_stack([rows.y, rows.errors, rows.F])
-    sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
+    sample = rows.sample(options.sample, comm)
+    if rows.counts is not None and fixed.nugget is None and _single_trials(rows.counts, comm):
+        fixed = replace(fixed, nugget=0.0)
     first, chosen = None, options.kernel == "auto" and rows.n >= FEWEST
     if chosen:
         rows, sample, options, first = _selected(rows, sample, fixed, options, comm)
@@ -309,7 +372,9 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         nugget = max(best.nugget, LEAST_NUGGET * best.sill) if chosen and fixed.nugget is None else best.nugget
         parameters = Parameters(best.range, best.sill, nugget)
     left_out, notes = {}, [] if best is None else _notes(best, options, rows.n)
-    if chosen:
+    if chosen and rows.counts is not None:
+        notes.insert(0, f"chosen: {options.kernel}, drift {options.drift}, by likelihood (Laplace's approximation)")
+    elif chosen:
         judge = GapBlocks(sample, comm)
         left_out = judge.summary(kernel, taper, parameters)
         notes.insert(
@@ -400,9 +465,12 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
         raise InputError(f"n_samples = {len(sample)}: too few points to estimate a covariance; {remedy}")
     if (np.ptp(sample.X, axis=0) == 0).all():
         raise InputError(f"all points are at one place, so there is no covariance to estimate: {remedy}")
-    if np.abs(sample.y).max() <= rounding:
+    counts = sample.counts
+    if counts is not None and np.ptp(counts.y) == 0 and (counts.y[0] == 0 or np.ptp(counts.exposure) == 0):
+        raise InputError(f"all counts are {counts.y[0]:g}, so there is no covariance to estimate: {remedy}")
+    if counts is None and np.abs(sample.y).max() <= rounding:
         raise InputError(f"all values are those of the drift, so there is no covariance to estimate: {remedy}")
-    if np.ptp(sample.y) == 0:
+    if counts is None and np.ptp(sample.y) == 0:
         raise InputError(f"all values are {sample.y[0]:g}, so there is no covariance to estimate: {remedy}")
 
 
@@ -445,7 +513,8 @@ def _way(rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Co
             need, remedy = 16 * rows.n**2, "use --solver cg or --neighbours K"
             memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", remedy)
         return _Way(math.inf)
-    windows = _Way(math.inf, WINDOW if options.neighbours is None else (options.neighbours,))
+    levels = WINDOW if rows.counts is None else (sum(WINDOW),)
+    windows = _Way(math.inf, levels if options.neighbours is None else (options.neighbours,))
     if solver == "neighbours" or (solver == "auto" and d > MOST_NEAR):
         return windows
     with comm.agreed():
@@ -531,6 +600,77 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
                     "singular; give a --nugget above 0, or --average them"
                 )
     return near
+
+
+def _single_trials(counts: Counts, comm: Communicator) -> bool:
+    """True for presence: one trial per place, which shows no variance beside that of its probability; collective."""
+    most = comm.allreduce(np.array([counts.exposure.max(initial=0.0)]), "max")[0]
+    return counts.likelihood == "binomial" and bool(most == 1.0)
+
+
+_NO_MODE = (
+    "Newton's method for the latent field does not converge: counts may separate along the drift; use --drift constant "
+    "or none, or a smaller --sill"
+)
+
+
+def _at_mode(
+    rows: _Rows, covariance: _Covariance, way: _Way, options: KrigingOptions, comm: Communicator
+) -> tuple[_Rows, int]:
+    """The rows with working responses at the mode of the latent field, and the Newton steps; collective.
+
+    Every rank has all points. Beside the sample, 16 bytes per point and neighbour of a window, or 16 n^2 for a dense
+    matrix.
+    """
+    everything = rows.sample(rows.n, comm)
+    m = min(rows.n, NEIGHBOURS if way.window is None else sum(way.window))
+    with comm.agreed():
+        if way.window is not None:
+            memory.require(24 * rows.n * (m + 1), options.memory_limit, f"the mode of {rows.n:,} counts", "use --taper")
+    kernel, taper = covariance.correlation.kernel, covariance.correlation.taper
+    laplace = LaplaceLikelihood(everything, kernel, taper, comm, m, exact=way.window is None)
+    laplace.tol = MODE_TOL
+    laplace(covariance.range, covariance.sill, covariance.nugget, None)
+    with comm.agreed():
+        if laplace.latent is None:
+            raise InputError(_NO_MODE)
+    z, variance = laplace.latent.z[rows.place], laplace.latent.variance[rows.place]
+    return replace(rows, y=z, errors=variance), laplace.latent.steps
+
+
+def _solved_counts(
+    model: KrigingModel, near: Field, first: Counts, options: KrigingOptions
+) -> tuple[float, dict[str, Any], int]:
+    """Newton's method with a solution from near points in each step: residual, facts, number of steps; collective.
+
+    The last columns of the points' values are the counts and exposures.
+    """
+    comm, points, mine = near.comm, near.points, slice(near.n_owned)
+    counts = Counts(first.likelihood, points.values[mine, -2], points.values[mine, -1], first.rate)
+    points.values = np.ascontiguousarray(points.values[:, :-2])
+    F, residual = points.values[mine, 1:], 0.0
+    facts: dict[str, Any] = {}
+    base = np.zeros(F.shape[1])
+
+    def solve(z: NDArray[np.float64], variance: NDArray[np.float64], _: NDArray[np.float64]) -> NDArray[np.float64]:
+        nonlocal residual, facts
+        columns = np.column_stack([z, variance])
+        columns = np.concatenate([columns, near.halo.fetch(columns)])
+        points.values[:, 0], points.noise[:] = columns[:, 0], (model.nugget + columns[:, 1]) / model.sill
+        system = model.system(near, options.memory_limit)
+        residual = _solve(model, near, base, system, 0.01 * options.tol, None)
+        before, facts = facts, {**system.facts(), "residual": [residual]}
+        facts["predicted_bytes"] += before.get("predicted_bytes", 0) + 16 * facts["halo"]  # z and variances as well
+        facts["predicted_messages"] += before.get("predicted_messages", 0) + facts["halo_messages_per_iteration"] // 3
+        facts["iterations"] = [facts["iterations"][0] + before.get("iterations", [0])[0]]
+        dual = model.points.values[:, 0] / model.sill
+        return np.stack([z - variance * dual, dual, F @ model.beta])
+
+    latent = mode(counts, counts.start(), solve, comm, max(MODE_TOL, options.tol))
+    with comm.agreed():
+        if latent is None:
+            raise InputError(_NO_MODE)
+    return residual, facts, latent.steps
 
 
 def _halo_sent(comm: Communicator) -> NDArray[np.int64]:

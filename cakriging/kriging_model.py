@@ -31,8 +31,10 @@ from cacore.linalg.cg import Vectors
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from cacore.near.halo import Routed
+from cakriging.counts import inverse_link, response
 from cakriging.kriging_system import LAST, DenseSystem, KrigingSystem, NearSystem, nearest_earlier, regressions
 from cakriging.near_matrix import Correlation, NearMatrix
+from cakriging.options import LIKELIHOODS
 from cakriging.space import Drift, Field, PointColumns, Space
 from cakriging.windows import WindowDraws, Windows
 
@@ -76,6 +78,8 @@ class KrigingModel:
         Number of points on each rank.
     memory_limit : int or None
         Bytes that a rank may use; None for its share of the memory that is free.
+    likelihood : {"gaussian", "poisson", "binomial"}
+        Distribution of the values. For counts, the field above is latent, and its points' values are working responses.
 
     Examples
     --------
@@ -103,6 +107,7 @@ class KrigingModel:
     points: PointColumns
     sizes: NDArray[np.int64]
     window: tuple[int, ...] | None = None
+    likelihood: str = "gaussian"
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
@@ -136,6 +141,7 @@ class KrigingModel:
     def described(self) -> dict[str, object]:
         """Entries of a report about the model."""
         return {
+            **({} if self.likelihood == "gaussian" else {"likelihood": self.likelihood}),
             "kernel": self.kernel.kind, "range": self.range, "sill": self.sill, "nugget": self.nugget,
             **({} if self.taper is None else {"taper": self.taper}),
             **({} if self.window is None else {"neighbours": sum(self.window)}),
@@ -148,13 +154,18 @@ class KrigingModel:
         """Means at this rank's rows `X`, shape (n_local, d); a collective call.
 
         Each row travels to the rank of its region and back: d + p + 1 numbers; with windows, rows stay where they are.
+        Means of rates and probabilities need variances, and take as long as :meth:`predict_std`.
         """
-        return self._answered(X, comm, "predict", "")[0]
+        if self.likelihood == "gaussian":
+            return self._answered(X, comm, "predict", "")[0]
+        return self.response(*self._answered(X, comm, "predict", "auto"))[0]
 
     def predict_std(
         self, X: AnyRows, comm: CommLike = None, variance: str = "auto"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means, and standard deviations of new values there, noise included; a collective call.
+
+        For counts, those of the rate per unit of exposure, or of the probability.
 
         Parameters
         ----------
@@ -170,7 +181,28 @@ class KrigingModel:
         Per row, "exact" takes one solution by conjugate gradients (16 rows at a time), or n^2 flops for a dense system;
         "local" takes m^3/3 flops for m neighbours.
         """
-        return self._answered(X, comm, "predict_std", variance)
+        return self.response(*self._answered(X, comm, "predict_std", variance))
+
+    def latent(
+        self, X: AnyRows, comm: CommLike = None, variance: str = "auto"
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means and standard deviations of the latent field, nugget included; see :meth:`predict_std`."""
+        return self._answered(X, comm, "latent", variance)
+
+    def response(
+        self, mean: NDArray[np.float64], std: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and standard deviation of values, rates or probabilities, from those of :meth:`latent`."""
+        return (mean, std) if self.likelihood == "gaussian" else response(self.likelihood, mean, std)
+
+    def interval(
+        self, mean: NDArray[np.float64], std: NDArray[np.float64], coverage: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Ends of intervals of this probability for values, rates or probabilities, from those of :meth:`latent`."""
+        lower, upper = normal_interval(mean, std, coverage)
+        if self.likelihood == "gaussian":
+            return lower, upper
+        return inverse_link(self.likelihood, lower), inverse_link(self.likelihood, upper)
 
     def variance_of(self, rows: int, variance: str = "auto") -> str:
         """The variance used for `rows` rows on all ranks; "auto" is exact for a dense system or at most 256 rows."""
@@ -240,7 +272,15 @@ class KrigingModel:
         """The number of draws that fit into memory at once, and a function that computes draws; collective.
 
         The function takes the numbers of some draws and returns their values, shape (numbers, n_local); collective.
+        For counts, these are rates or probabilities.
         """
+        batch, draw = self._drawing(X, seed, ranks)
+        if self.likelihood == "gaussian":
+            return batch, draw
+        return batch, lambda numbers: inverse_link(self.likelihood, draw(numbers))
+
+    def _drawing(self, X: AnyRows, seed: int, ranks: Communicator) -> tuple[int, Drawing]:
+        """:meth:`drawing` of the latent field; collective."""
         X, Z = self._places(X, ranks)
         near = self._settled(ranks)
         first, total = ranks.offset(len(X))
@@ -418,7 +458,7 @@ class KrigingModel:
             model_file.save(path, FAMILY, self._attributes(), shared, parts, owners, ranks)
 
     def _attributes(self) -> dict[str, Any]:
-        names = ("range", "sill", "nugget", "taper", "radius", "window", "neighbours", "tol", "source")
+        names = ("range", "sill", "nugget", "taper", "radius", "window", "likelihood", "neighbours", "tol", "source")
         return {
             **{name: getattr(self, name) for name in names},
             "kernel": self.kernel.stored(),
@@ -461,6 +501,7 @@ class KrigingModel:
             int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
             tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
         )  # fmt: skip
+        require(attributes.setdefault("likelihood", "gaussian") in LIKELIHOODS, "a likelihood of another version")
         require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
         held = list(parts.held.values())
         if held:

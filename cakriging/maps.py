@@ -49,9 +49,12 @@ class Grid:
     ----------
     axes : tuple of ndarray
         Coordinates along each axis.
+    box : int or None
+        Places per rank that are predicted together; None for 65,536.
     """
 
     axes: tuple[NDArray[np.float64], ...]
+    box: int | None = None
 
     @classmethod
     def of(cls, ends: tuple[tuple[float, float, float], ...]) -> Grid:
@@ -87,8 +90,8 @@ class Grid:
         return math.prod(self.shape)
 
     def boxes(self, ranks: int) -> list[Box]:
-        """Boxes of the grid, each of at most 65,536 places per rank, that are predicted one after another."""
-        room, ranges = BOX * ranks, []
+        """Boxes of the grid, each of at most `box` places per rank, that are predicted one after another."""
+        room, ranges = (self.box or BOX) * ranks, []
         for length in reversed(self.shape):
             step = min(length, max(1, room))
             room //= step

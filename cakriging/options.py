@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
 
 DRIFTS = ("auto", "none", "constant", "linear", "quadratic")
+LIKELIHOODS = ("gaussian", "poisson", "binomial")
 ESTIMATIONS = ("auto", "likelihood", "blocks")
 MOST_DRAWS = 10**6
 SOLVERS = ("auto", "cholesky", "cg", "neighbours")
 MOST_NEIGHBOURS = 4096  # of a place: a thread factorises a triangle of 64 MiB
 KERNELS = ("auto", *(name for name, kind in KINDS.items() if kind.of == SQUARED))
+
+NOT_COUNTS = "--exposure: it is that of counts; add --likelihood poisson or binomial"
 
 _kernel = checks.one_of(*KERNELS)
 
@@ -77,12 +80,8 @@ def axes(value: object, name: str) -> tuple[tuple[float, float, float], ...]:
 
 
 @dataclass(frozen=True)
-class KrigingOptions(Options):
-    """Options of kriging; each option's help text describes it.
-
-    `measured` holds the standard deviations of this rank's values, shape (n_local,), if no column has them.
-    `memory_limit` is in bytes per rank.
-    """
+class CovarianceOptions(Options):
+    """Options of the covariance and its estimation."""
 
     kernel: str = option(
         "auto", "covariance function; auto compares several, and chooses drift and estimation with them, unless "
@@ -105,6 +104,17 @@ class KrigingOptions(Options):
         20_000, "most points that they are estimated from: random ones, and blocks of neighbours", checks.whole(100),
         report=True, group=KERNEL, metavar="N",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KrigingOptions(CovarianceOptions):
+    """Options of kriging; each option's help text describes it.
+
+    `measured` holds the standard deviations of this rank's values, or the exposures of its counts, shape (n_local,), if
+    no column has them.
+    `memory_limit` is in bytes per rank.
+    """
+
     drift: str | tuple[int | str, ...] = option(
         "auto", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
         "rows, by name or number: A,B (auto: constant, unless --kernel auto finds slopes)", drift_of, report=True,
@@ -133,6 +143,15 @@ class KrigingOptions(Options):
     errors: str | int | None = option(
         None, "column with the standard deviation of each value's error, by name or number", group=KERNEL,
         estimator="", metavar="COLUMN",
+    )  # fmt: skip
+    likelihood: str = option(
+        "gaussian", "distribution of the values: gaussian; poisson, counts of a rate times the exposure; or binomial, "
+        "successes in trials, such as presence in one", checks.one_of(*LIKELIHOODS), report=True, group=KERNEL,
+        choices=LIKELIHOODS,
+    )  # fmt: skip
+    exposure: str | int | None = option(
+        None, "column with the exposure of each count, or its number of trials, by name or number (default: 1)",
+        group=KERNEL, estimator="", metavar="COLUMN",
     )  # fmt: skip
     average: bool = option(
         False, "replace several values at one place by their mean", checks.yes_or_no, group=KERNEL,
@@ -180,6 +199,7 @@ class KrigingOptions(Options):
         if self.kernel != "auto":
             object.__setattr__(self, "drift", "constant" if self.drift == "auto" else self.drift)
             object.__setattr__(self, "estimation", "likelihood" if self.estimation == "auto" else self.estimation)
+        self._check_likelihood()
         if self.neighbours is not None and self.solver in ("cholesky", "cg"):
             raise InputError(
                 f"--neighbours {self.neighbours}: --solver {self.solver} uses all points; leave one of the two out"
@@ -190,3 +210,18 @@ class KrigingOptions(Options):
             raise InputError("--simulate: give --grid and --map, or use Kriging.simulate for single places")
         if self.grid is not None and not isinstance(self.drift, str):
             raise InputError("--grid: the drift's columns are unknown on a grid; predict rows that have them instead")
+
+    def _check_likelihood(self) -> None:
+        """Raise an InputError for options that counts exclude, or that are for counts alone."""
+        if self.likelihood == "gaussian":
+            if self.exposure is not None:
+                raise InputError(NOT_COUNTS)
+            return
+        for present, option_name, why in (
+            (self.errors is not None, "--errors", "the likelihood has the errors of counts"),
+            (self.average, "--average", "a mean of counts is no count; several at one place need none"),
+            (self.estimation == "blocks", "--estimation blocks", "covariances of counts are estimated by likelihood"),
+        ):
+            if present:
+                raise InputError(f"--likelihood {self.likelihood}: {why}; leave {option_name} out")
+        object.__setattr__(self, "estimation", "likelihood")

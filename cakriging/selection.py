@@ -22,7 +22,17 @@ from scipy.special import chdtri
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Kept
 from cacore.kernels import Kernel
-from cakriging.estimation import CRITERIA, MOST_BLOCKS, SMALLEST, Estimate, LeftOutBlocks, Parameters, Sample, search
+from cakriging.estimation import (
+    CRITERIA,
+    MOST_BLOCKS,
+    SMALLEST,
+    Estimate,
+    LeftOutBlocks,
+    Parameters,
+    Sample,
+    criterion_of,
+    search,
+)
 
 KERNELS = ("laplacian", "matern32", "matern52", "gaussian", "wendland2")  # in the order of their smoothness
 ENDING = ("wendland0", "wendland2", "wendland4")  # for a solver that needs near points
@@ -113,7 +123,7 @@ def select(
 
 def _fit(sample: Sample, kernel: Kernel, taper: float, fixed: Parameters, by: str, comm: Communicator) -> Estimate:
     """Parameters of one kernel, from Vecchia's approximation even where the likelihood could be exact; collective."""
-    return search(CRITERIA[by](sample, kernel, taper, comm, FEW, exact=False), fixed, close=_LOOSE)
+    return search(criterion_of(by, sample)(sample, kernel, taper, comm, FEW, exact=False), fixed, close=_LOOSE)
 
 
 def preferred(densities: Sequence[NDArray[np.float64]], best: int) -> int:
@@ -137,10 +147,7 @@ def _has_slopes(
     q = sample.F.shape[1] - 1
     if q < 1:
         return False
-    assert first.range is not None
-    assert first.nugget is not None
-    likelihood = CRITERIA["likelihood"](sample, kernel, taper, comm, FEW, exact=False)
-    _, gram = likelihood.terms(first.range, sample.noise(first.sill, first.nugget, None))
+    gram = criterion_of("likelihood", sample)(sample, kernel, taper, comm, FEW, exact=False).gram_of(first)
     inverse = np.linalg.pinv(gram[:-1, :-1])
     slopes = (base + inverse @ gram[:-1, -1])[1:]
     square = float(slopes @ np.linalg.solve(inverse[1:, 1:], slopes)) / float(first.sill or 1.0)

@@ -133,3 +133,28 @@ def test_only_the_halo_travels(mine):
     total = comm.allreduce(np.array([lent, np.count_nonzero(out)]))
     assert facts["halo_bytes_per_iteration"] == 24 * total[0]
     assert facts["halo_messages_per_iteration"] == 3 * total[1]
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "binomial"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"solver": "cholesky"},
+        {"neighbours": 12},
+        {"solver": "cg", "taper": 0.3, "tol": 1e-10},
+        {"range": None, "neighbours": 8},
+    ],
+)
+def test_counts_have_the_same_rates(likelihood, given, comm, mine, everywhere, tuned):
+    X, y, Q = rows()
+    tuned(likelihood_rows=100, first_ranges=(0.1,), estimate_digits=0.1)
+    counts = np.random.default_rng(2).poisson(np.exp(y)) if likelihood == "poisson" else (y > 0.5).astype(float)
+    exposure = np.where(np.arange(len(X)) % 3, 1.0, 7.0)
+    options = {"range": 0.3, "sill": 1.0, "nugget": 0.05, "random_state": 0, "drift": "linear", "kernel": "matern32"}
+    options |= {"likelihood": likelihood, **given}
+    my, some = mine(len(X)), mine(len(Q))
+    model = Kriging(**options, comm=comm).fit(X[my], counts[my], exposure=exposure[my])
+    got = [everywhere(values) for values in model.predict(Q[some], return_std=True)]
+    alone = Kriging(**options).fit(X, counts, exposure=exposure)
+    np.testing.assert_allclose(model.range_, alone.range_, rtol=1e-8)
+    np.testing.assert_allclose(got, alone.predict(Q, return_std=True), rtol=1e-7, atol=1e-8)
