@@ -1,6 +1,6 @@
 """Kriging of fields of known covariance: errors beside the theory, seconds and memory against points, virtual ranks.
 
-python -m benchmarks kriging [--only defaults|windows|errors|estimates|time|ranks|draws ...] [--points N ...]
+python -m benchmarks kriging [--only defaults|windows|counts|errors|estimates|time|ranks|draws ...] [--points N ...]
     [--neighbours K] [--cells 150x100] [--scene-ranges R ...] [--seeds S ...]
 
 Fields are made by circulant embedding (benchmarks/gaussian_fields.py), with a Wendland kernel whose radius holds K
@@ -11,7 +11,8 @@ process of its own. "ranks" times an iteration on virtual ranks. "draws" times c
 "defaults" krigs with default options what clouds hide of a grid (--cells), beside an oracle: simple kriging with the
 true covariance, drift and amplitude from 200 points per place. The field has an exponential covariance, of a range in
 units of the longer side, noise, a linear drift, and an amplitude that varies by 20 %. "windows" compares numbers of
-neighbours with the true parameters.
+neighbours with the true parameters. "counts" does so for counts and presence of up to 10,000 --points, whose latent
+field has an exponential covariance of these ranges, and fits all parameters as well.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial import cKDTree
+from scipy.special import expit
 
 from benchmarks.cluster.programs import least
 from benchmarks.cluster.timeline import replay
@@ -57,7 +59,7 @@ from cakriging.space import Field, PointColumns
 from cakriging.windows import Windows
 
 Array = NDArray[np.float64]
-PARTS = ("defaults", "windows", "errors", "estimates", "time", "ranks", "draws")
+PARTS = ("defaults", "windows", "counts", "errors", "estimates", "time", "ranks", "draws")
 PLACES = 50_000  # to predict
 TURNS = 25  # solutions on virtual ranks
 NEAREST, CHECKED = 500, 100  # points of a dense solution, and places where there is one
@@ -156,6 +158,38 @@ def windows(shape: tuple[int, int], ranges: list[float], seeds: list[int], nugge
         many = _scored(data, *oracle(data, kernel, nugget, ORACLE))[0]
         few = {str(m): _scored(data, *oracle(data, kernel, nugget, m))[0] / many for m in TRIED}
         yield {"points": len(data.X), "range": length, "nugget": nugget, "seed": seed, "oracle": many, **few}
+
+
+LATENT = 1500, -1.0  # places to predict, and the mean of the logarithm of the rate
+DENSE = 4096  # most points of a dense system
+
+
+def counts(points: list[int], ranges: list[float], seeds: list[int]) -> Iterator[Record]:
+    """Errors of the latent field of counts: the true covariance with few neighbours and with all, and estimates."""
+    for n, length, seed in itertools.product(points, ranges, seeds):
+        q, mean = LATENT
+        rng = np.random.default_rng(seed)
+        Z = rng.random((n + q, 2))
+        covariance = Correlation(Kernel("laplacian").with_sigma(length)).matrix(Z, Z)
+        field = np.linalg.cholesky(covariance + 1e-10 * np.eye(n + q)) @ rng.standard_normal(n + q)
+        truth = {"kernel": "laplacian", "range": length, "sill": 1.0, "nugget": 0.0}
+        ways: dict[str, dict[str, Any]] = {f"{K}": truth | {"neighbours": K} for K in (30, 60, 120)}
+        if n <= DENSE:
+            ways["all"] = truth | {"solver": "cholesky"}
+        ways["60, estimated"] = {"kernel": "laplacian", "neighbours": 60}
+        samples = {"poisson": rng.poisson(np.exp(field + mean)), "binomial": rng.binomial(1, expit(field))}
+        for (likelihood, y), (way, options) in itertools.product(samples.items(), ways.items()):
+            used = time.process_time()
+            model = Kriging(likelihood=likelihood, random_state=0, **options).fit(Z[:n], y[:n].astype(float))
+            fitted = time.process_time() - used
+            latent, std = model.model_.latent(Z[n:])
+            error = latent - field[n:] - (mean if likelihood == "poisson" else 0.0)
+            yield {
+                "points": n, "range": length, "seed": seed, "likelihood": likelihood, "neighbours": way,
+                "latent rmse": float(np.sqrt(np.mean(error**2))),
+                "coverage": float(np.mean(np.abs(error) < 1.959964 * std)), "estimated range": model.range_,
+                "fit, processor": fitted, "all, processor": time.process_time() - used,
+            }  # fmt: skip
 
 
 def estimates(points: list[int], neighbours: float) -> Iterator[Record]:
@@ -321,6 +355,7 @@ def main() -> None:
         made = {
             "defaults": lambda: defaults(*scenes),
             "windows": lambda: windows(*scenes),
+            "counts": lambda: counts([n for n in args.points if n <= 10_000] or [3500], args.scene_ranges, args.seeds),
             "errors": lambda: errors(args.points, args.neighbours),
             "estimates": lambda: estimates(args.points, args.neighbours),
             "time": lambda: timed(args.points, args.neighbours, args.threads, int(args.memory * 2**30)),
