@@ -42,7 +42,7 @@ METRICS = (
     "rmse", "mae", "r2", "pinball",
     "accuracy", "balanced_accuracy", "f1", "log_loss", "roc_auc", "average_precision",
 )  # fmt: skip
-_WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks
+_WITHOUT = ("libsvm", "comm_matrix", "dtype", "dry_run")  # options of a training command that this one lacks
 
 
 @dataclass(frozen=True)

@@ -578,8 +578,12 @@ class RidgeOptions(
         InputError
             The first of :data:`RULES` that they break.
         """
-        check(RULES, self, method)
+        self.check_rules(method)
         return self
+
+    def check_rules(self, method: RidgeMethod) -> None:
+        """Refuse the first of :data:`RULES` that these options break; nothing is known of the rows."""
+        check(RULES, self, method)
 
     def folds(self, n: int) -> int:
         """Number of folds on which the settings of a model of n rows are compared; 1 for one held-out share.
@@ -731,13 +735,17 @@ class SubsetOptions(RidgeOptions):
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
         """These options, after checking them; raises an InputError."""
+        self.check_rules(method)
+        return self
+
+    def check_rules(self, method: RidgeMethod) -> None:
+        """Refuse options that break a rule, whatever the rows are."""
         check((BALANCED, SCALED), self, method)
         for entry, declaration in declared(self):
             if declaration.flag and not method.has(entry.name) and getattr(self, entry.name) != entry.default:
                 raise InputError(f"{entry.name}: {method.name} has no such option; leave it out")
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
-        return self
 
     def check_out_of_core(self, method: RidgeMethod) -> None:
         """Refuse ``--scratch`` without ``--out-of-core``; blocks of rows are all that any option needs in memory."""

@@ -171,7 +171,7 @@ class SVMOptions(DualOptions):
         InputError
             The first of :data:`RULES` that the options break; fewer parts than ranks.
         """
-        check(RULES, self, method)
+        self.check_rules(method)
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
@@ -181,6 +181,10 @@ class SVMOptions(DualOptions):
         if ranks > P:
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
         return P
+
+    def check_rules(self, method: SVMMethod) -> None:
+        """Refuse the first of :data:`RULES` that the options break; nothing is known of the rows."""
+        check(RULES, self, method)
 
     def check_out_of_core(self, libsvm: bool) -> None:
         """Refuse options that need all rows in memory, if rows are kept in a file.
@@ -441,6 +445,10 @@ class ValueOptions(DualOptions):
         )
         return replace(self, cv=None, quick=False, **chosen)
 
+    def check_rules(self, method: ValueMethod) -> None:
+        """Refuse the first of :data:`VALUE_RULES` that the options break; nothing is known of the rows."""
+        check(VALUE_RULES, self, method)
+
     def checked(self, method: ValueMethod, ranks: int) -> int:
         """Check the options for `method` on this number of ranks, and return the number of parts.
 
@@ -452,7 +460,7 @@ class ValueOptions(DualOptions):
         """
         if self.exact and self.nu is not None and not method.one_class and ranks > 1 and not self.searches:
             raise InputError("nu: the exact nu-SVR cannot be solved on several ranks; give epsilon, or use one rank")
-        check(VALUE_RULES, self, method)
+        self.check_rules(method)
         P = 1 if self.exact else self.partitions or ranks
         if not self.exact and ranks > P:
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")

@@ -9,13 +9,13 @@
 # Variables that change it:
 #   RANKS_PER_NODE=2     under LSF, where a slot is a core
 #   MPI_TYPE=pmix|pmi2   what srun speaks to the MPI (default: what the cluster has set up; srun --mpi=list)
-#   SITE=FILE            what is particular to a cluster: see jobs/sites
+#   SITE=FILE            modules, interface and container of a cluster: see jobs/sites
 #   STAGE=ARCHIVE        made by `jobs/stage.sh pack`: each node unpacks it, and ranks start from there
 if [ -n "${SITE:-}" ]; then
   # shellcheck source=jobs/sites/lumi-c.sh
   . "$SITE"
-  # shellcheck disable=SC2086  # several modules
-  if [ -n "${site_modules:-}" ]; then module load $site_modules; fi
+  # shellcheck disable=SC2086  # several modules; older versions of module read variables that are not set
+  if [ -n "${site_modules:-}" ]; then set +u && module load $site_modules && set -u; fi
 fi
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   queue=slurm job=$SLURM_JOB_ID nodes=${SLURM_JOB_NUM_NODES:-1} threads=${SLURM_CPUS_PER_TASK:-1}
@@ -71,7 +71,7 @@ launch_on() {
   esac
   local container
   read -ra container <<<"${site_container:-}"
-  launcher+=("${container[@]}")
+  launcher+=(${container[@]+"${container[@]}"})
 }
 
 # A program once on each node, without MPI.

@@ -8,7 +8,7 @@
 #     --cores C                of a node, without hardware threads; default: the site's, or what the queue says of the
 #                              smallest node of the partition
 #     --time HH:MM:SS          default: what the job's script says
-#     --site NAME              jobs/sites/NAME.sh, or a file like these: what is particular to a cluster
+#     --site NAME              jobs/sites/NAME.sh, or a file like it: nodes, modules and options of a cluster
 #     --partition P            (a queue, under PBS and LSF)
 #     --account A              (a project, under LSF)
 #     --qos Q --constraint F   under Slurm
@@ -69,8 +69,8 @@ esac
 shift
 
 if [ -n "$SITE" ]; then
-  if [ ! -e "$SITE" ] && [ -e "jobs/sites/$SITE.sh" ]; then SITE=jobs/sites/$SITE.sh; fi
-  [ -e "$SITE" ] || fail "--site $SITE: no such file; jobs/sites has $(cd jobs/sites && echo *.sh | sed 's/\.sh//g')"
+  if [ -f "jobs/sites/$SITE.sh" ]; then SITE=jobs/sites/$SITE.sh; fi
+  [ -f "$SITE" ] || fail "--site $SITE: no such file; jobs/sites has $(basename -s .sh jobs/sites/*.sh | xargs)"
   SITE=$(realpath "$SITE")
   # shellcheck source=jobs/sites/lumi-c.sh
   . "$SITE"
@@ -96,25 +96,28 @@ pbs | lsf)
   [ -z "$qos$constraint" ] || fail "--qos, --constraint: Slurm has them; for $queue: --options 'WORDS'"
   QUEUE_OPTIONS+="${partition:+ -q $partition}${account:+ $([ "$queue" = pbs ] && echo -A || echo -P) $account}"
   ;;
-*) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
+*) fail "--queue $queue: give slurm, pbs or lsf" ;;
 esac
 read -ra more <<<"${site_options:-} $QUEUE_OPTIONS"
 if [ -z "$cores" ]; then
   case $queue in
   slurm)
-    asked=() smallest=0
+    asked=() smallest=0 hardware=1
     for ((k = 0; k < ${#more[@]}; k++)); do
       case ${more[k]} in
       --partition=*) asked=("${more[k]}") ;;
       --partition | -p) asked=("--partition=${more[k + 1]:-}") ;;
       esac
     done
-    # Sockets, cores of a socket, threads of a core; a job is given whole cores, and no thread runs beside another.
+    # Sockets, cores of a socket, threads of a core.
     while read -r sockets each beside; do
-      if ((smallest == 0 || sockets * each < smallest)); then smallest=$((sockets * each)) hardware=$beside; fi
-    done < <(sinfo --noheader "${asked[@]}" --format='%X %Y %Z' | tr -d +)
+      [[ $sockets$each$beside =~ ^[0-9]+$ ]] || continue
+      if ((smallest == 0 || sockets * each < smallest)); then smallest=$((sockets * each)); fi
+      if ((beside > hardware)); then hardware=$beside; fi
+    done < <(sinfo --noheader ${asked[@]+"${asked[@]}"} --format='%X %Y %Z' | tr -d +)
     if ((smallest > 0)); then cores=$smallest; fi
-    if ((smallest > 0 && hardware > 1)); then more=(--hint=nomultithread "${more[@]}"); fi
+    # Jobs get whole cores, and no thread beside another on one; the next job of a run has to know it, too.
+    if ((hardware > 1)); then more+=(--hint=nomultithread) QUEUE_OPTIONS+=' --hint=nomultithread'; fi
     ;;
   pbs) cores=$(pbsnodes -a | sed -n 's/.*resources_available.ncpus = //p' | sort -n | head -1) ;;
   lsf) cores=$(lshosts -w | awk 'NR > 1 && $5 + 0 > 0 { print $5 }' | sort -n | head -1) ;;
@@ -128,10 +131,18 @@ threads=$((cores / per_node))
 ((threads >= 1)) || fail "$per_node ranks on $cores cores: each needs one"
 [[ -z $LIMIT || $LIMIT =~ ^[0-9]+:[0-5][0-9]:[0-5][0-9]$ ]] || fail "--time $LIMIT: HH:MM:SS is wanted"
 
-# A word that the program does not know would be found after hours in the queue. A job that goes on has run before.
-if [ "$kind" = large ] && [ -z "$after" ]; then
-  python -m "$2" --dry-run --quiet "${@:3}" || exit 2
-fi
+# An option that the program does not know should not be found after hours in the queue. The next job of a run, after
+# another, has its options. Without the package here (it is in the site's container, or packed), nothing is checked.
+check() {
+  # shellcheck disable=SC2086  # several modules
+  if [ -n "${site_modules:-}" ] && [ "$(type -t module)" = function ]; then set +u && module load $site_modules && set -u; fi
+  if ! python -c 'import cacore' 2>/dev/null; then
+    echo "submit.sh: $1 is not checked: python cannot import the package here" >&2
+    return
+  fi
+  python -m "$1" --dry-run --quiet "${@:2}"
+}
+if [ "$kind" = large ] && [ -z "$after" ]; then (check "${@:2}") || exit 2; fi
 script=jobs/$name.$queue
 # qsub and bsub pass no words to a script: it finds them in the environment.
 WORDS=$(printf '%q ' "$@")
@@ -140,21 +151,21 @@ slurm)
   submit=(sbatch "--nodes=$nodes" "--ntasks-per-node=$per_node" "--cpus-per-task=$threads")
   submit+=(${LIMIT:+"--time=$LIMIT"} ${after:+"--dependency=afterany:$after"})
   [ "$kind" = large ] && submit+=("--output=$1/job-%j.txt")
-  submit+=("${more[@]}" "$script" "$@")
+  submit+=(${more[@]+"${more[@]}"} "$script" "$@")
   ;;
 pbs)
   export WORDS
   submit=(qsub -V -l "select=$nodes:ncpus=$cores:mpiprocs=$per_node:ompthreads=$threads")
   submit+=(${LIMIT:+-l "walltime=$LIMIT"} ${after:+-W "depend=afterany:$after"})
   [ "$kind" = large ] && submit+=(-o "$1/")
-  submit+=("${more[@]}" "$script")
+  submit+=(${more[@]+"${more[@]}"} "$script")
   ;;
 lsf)
   export WORDS RANKS_PER_NODE=$per_node
   submit=(bsub -n $((nodes * cores)) -R "span[ptile=$cores]")
   submit+=(${LIMIT:+-W "${LIMIT%:*}"} ${after:+-w "ended($after)"})
   [ "$kind" = large ] && submit+=(-o "$1/job-%J.txt")
-  submit+=("${more[@]}")
+  submit+=(${more[@]+"${more[@]}"})
   ;;
 esac
 echo "$nodes nodes x $per_node ranks x $threads threads: $((nodes * per_node)) ranks"

@@ -59,13 +59,30 @@ def test_a_dry_run_checks_words_and_files_and_does_no_more(program, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("1,2,3\nx,5\n")
     run(program, ["rows.csv", "--dry-run", "--html", "page.html", "--report", "r.json"])
-    assert capsys.readouterr().out.startswith(f"{program}: options and files are as they should be; nothing was read")
+    assert capsys.readouterr().out.startswith(f"{program}: options and files are accepted; no row was read")
     assert [file.name for file in tmp_path.iterdir()] == ["rows.csv"]
-    for words, message in ((["rows.csv", "--reprot", "r.json"], "--reprot r.json"), (["no.csv"], "no.csv: no such file")):
+    for words, message in (
+        (["rows.csv", "--reprot", "r.json"], "--reprot r.json"),
+        (["no.csv"], "no.csv: no such file"),
+    ):
         with pytest.raises(SystemExit) as ended:
             run(program, [*words, "--dry-run"])
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("program", "words", "message"), [
+    ("cakrr.bkrr2", ["--keep-factors", "--classify"], "classes have no standard deviations"),
+    ("cakrr.dkrr", ["--probability", "sigmoid"], "classify"),
+    ("casvm.svr", ["--quantile", "0.5", "--nu", "0.2"], "nu"),
+])  # fmt: skip
+def test_a_dry_run_refuses_options_that_do_not_go_together(program, words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("1,2,1\n3,4,2\n")
+    with pytest.raises(SystemExit) as ended:
+        run(program, ["rows.csv", *words, "--dry-run"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_dry_run_loads_no_mpi(python, tmp_path):

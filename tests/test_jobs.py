@@ -118,6 +118,7 @@ def test_cores_of_the_partition_without_hardware_threads(words, data, tmp_path):
     call = submitted(queue, *words, "weak", data)
     assert "--cpus-per-task=8" in call["words"]  # two ranks on 16 cores
     assert "--hint=nomultithread" in call["words"]
+    assert "--hint=nomultithread" in call["environment"]["QUEUE_OPTIONS"]  # for the next job of a run
     assert "--hint=nomultithread" not in submitted(Queue("slurm", tmp_path / "other"), "weak", data)["words"]
 
 
@@ -156,6 +157,16 @@ def test_misspelt_words_of_a_program_are_refused_before_they_wait(program, words
     assert not (tmp_path / "run").exists()
 
 
+def test_a_program_that_is_not_here_is_submitted_with_a_word(tmp_path, data):
+    """The package may be in the container of a site."""
+    queue = Queue("slurm", tmp_path / "queue")
+    (tmp_path / "queue" / "programs" / "python").write_text("#!/bin/sh\nexit 1\n")
+    done = queue.run("jobs/submit.sh", "large", tmp_path / "run", "cakrr.bkrr2", data)
+    assert done.returncode == 0
+    assert done.stderr == "submit.sh: cakrr.bkrr2 is not checked: python cannot import the package here\n"
+    assert len(queue.calls("sbatch")) == 1
+
+
 def test_a_dry_run_submits_nothing(queue, data, tmp_path):
     done = queue.run("jobs/submit.sh", "--dry-run", "--queue", queue.name, "--nodes", 4, "large", tmp_path / "run",
                      "casvm.cpsvm", data)  # fmt: skip
@@ -185,7 +196,7 @@ def test_help(tmp_path):
         (["--cores", "1", "weak", __file__], "2 ranks on 1 cores: each needs one"),
         (["--nodes", "two", "weak", __file__], "'two': nodes, ranks and cores are whole numbers"),
         (["--time", "90", "weak", __file__], "--time 90: HH:MM:SS is wanted"),
-        (["--queue", "moab", "weak", __file__], "--queue moab: slurm, pbs or lsf is wanted"),
+        (["--queue", "moab", "weak", __file__], "--queue moab: give slurm, pbs or lsf"),
         (["--fast", "1", "weak", __file__], "--fast: no such option"),
         (["-n", "1", "weak", __file__], "-n: no such option"),
         (["--nodes"], "--nodes needs a value"),

@@ -17,6 +17,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
+from casvm.solver.class_pairs import ClassRows, solve_classes
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.smo import solve_part
 
@@ -242,6 +243,22 @@ def test_flat_duals_stay_feasible_and_end_within_the_tolerance(name):
     fall = v + np.where(beta > 0, -problem.epsilon, problem.epsilon)
     scale = np.abs(beta).sum()
     assert rise[beta < problem.upper].max() - fall[beta > problem.lower].min() < 1e-4 + 1e-12 * scale
+
+
+@pytest.mark.parametrize(("gamma", "C"), [(0.5, 10.0), (0.05, 30.0), (1.0, 3.0)])
+def test_free_rows_that_never_moved_have_their_kernel_values(gamma, C, tuned):
+    """Without an epsilon a coefficient of 0 is free, though its row of K was not computed when the others were."""
+    tuned(pairs_per_row=1)
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(200, 2)), 100.0 + 50.0 * np.arange(40)[:, None] * np.ones((1, 2))])
+    y = np.concatenate([rng.choice([-3.0, 3.0], 200) + rng.normal(size=200), 0.01 * rng.normal(size=40)])
+    problem, kernel, limits = Dual.regression(y, np.full(240, C), 0.0), Kernel("gaussian", gamma), Limits(1e-3)
+    halves = ClassRows.of(X, np.array_split(np.arange(240), 2), kernel, C, limits, PLENTY, 1)
+    with halves.pair(0, 1) as rows:
+        solution = solve_classes(rows, problem, limits)
+    v = y - matrix(kernel, X) @ solution.beta
+    assert solution.converged
+    assert v[solution.beta < C].max() - v[solution.beta > -C].min() < 1.01e-3
 
 
 # -- a kernel that is not positive semidefinite ------------------------------------------------

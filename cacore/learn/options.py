@@ -128,6 +128,9 @@ class Options:
             if value is not option.default:  # a default may be None where no value a user gives can be
                 object.__setattr__(self, option.name, declaration.convert(value, f"{option.name} ="))
 
+    def check_rules(self, method: Any) -> None:
+        """Raise an InputError for options that do not go together in `method`, whatever the rows are; here, none."""
+
 
 def add_options(
     parser: argparse.ArgumentParser, kinds: Sequence[type], has: Callable[[str], bool],

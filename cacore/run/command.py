@@ -117,8 +117,10 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm, job.more)
         _check_rows(job.arrays, job.data, job.test, comm=comm)
     if job.dry_run:
+        with comm.agreed():
+            options.check_rules(method)
         if comm.rank == 0 and not job.quiet:
-            _tell(f"{method.prog}: options and files are as they should be; nothing was read or written (--dry-run)")
+            _tell(f"{method.prog}: options and files are accepted; no row was read, nothing written (--dry-run)")
         return
     if checkpoint is not None and not job.quiet:
         checkpoint.tell = _tell

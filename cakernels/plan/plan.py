@@ -529,13 +529,14 @@ def advice(plans: Sequence[Plan]) -> Iterator[str]:
         cheapest = min(fitting, key=lambda plan: plan.core_hours)
         quickest = min(fitting, key=lambda plan: plan.total)
         if quickest.total > 0.9 * cheapest.total:
-            yield f"{counted(cheapest.layout.ranks, 'rank')} are enough: more save less than a tenth of the time"
+            if cheapest.layout.ranks < max(plan.layout.ranks for plan in fitting):
+                yield f"{counted(cheapest.layout.ranks, 'rank')} are enough: more save less than a tenth of the time"
         else:
-            times = quickest.core_hours / cheapest.core_hours
+            share = 100 * cheapest.core_hours / quickest.core_hours
             yield (
                 f"quickest: {counted(quickest.layout.ranks, 'rank')}, in {_short(quickest.total)} s; cheapest: "
-                f"{counted(cheapest.layout.ranks, 'rank')}, in {_short(cheapest.total)} s for 1/{times:.3g} of the "
-                "core-hours"
+                f"{counted(cheapest.layout.ranks, 'rank')}, in {_short(cheapest.total)} s for {share:.0f} % of "
+                "the core-hours"
             )
     largest = plans[-1].layout
     if largest.nodes > 1:

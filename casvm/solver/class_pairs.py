@@ -367,6 +367,7 @@ def _with_free_rows_solved(problem: Pairs, rows: PairRows | WholeRows, dual: Dua
         flops += m**3
         if m < 2 or flops > _SHARE * dual.n**2 or solved:
             break
+        rows.fetch(free[rows.where[free] < 0])  # without an epsilon, rows that never moved are free
         K, A, signs = rows.K[rows.where[free]][:, free].astype(np.float64), np.zeros((m + 1, m + 1)), np.sign(start)
         A[:m, :m], A[m, :m], A[:m, m] = K + _RIDGE * np.abs(K).max() * np.eye(m), 1.0, 1.0
         gradient = v[free] - dual.epsilon * signs

@@ -2,7 +2,7 @@
 # LUMI-C (CSC): two AMD EPYC 7763, 128 cores, 8 NUMA domains, 224 GB for jobs.
 # Written from the centre's documentation, not run there.
 #   jobs/submit.sh --site lumi-c --account project_NNN --nodes 4 --time 01:00:00 large RUN casvm.cpsvm DATA.h5 --C 32
-# The environment is wanted in one file: STAGE (jobs/stage.sh), or a container, as in the commented line.
+# Its file system is slow with many small files: pack the environment (STAGE, jobs/stage.sh), or use a container.
 site_queue=slurm
 site_cores=128
 site_ranks_per_node=8

@@ -98,7 +98,9 @@ def main() -> None:
     if program == "mpiexec" and words == ["--version"]:
         print(os.environ["MPIEXEC_VERSION"])
         return
-    if program == "python" and "--dry-run" in words:  # jobs/submit.sh asks whether the program takes these words
+    if program == "python" and (
+        "--dry-run" in words or words[:1] == ["-c"]
+    ):  # jobs/submit.sh asks whether the program takes these words
         os.execv(sys.executable, [sys.executable, *words])
     call = {"program": program, "words": words, "environment": {k: os.environ[k] for k in KEPT if k in os.environ}}
     if program == "bsub":

@@ -84,6 +84,7 @@ CONSTANTS = {
     # kernels and linear algebra
     "wide_columns": "cacore.kernels.wide.COLUMNS",  # columns of a tile
     "gradient_bytes": "cacore.kernels.gradients._BYTES",
+    "pairs_per_row": "casvm.solver.class_pairs._HARD",  # steps per row before free rows are solved together
     "most_whole": "casvm.solver.class_pairs.MOST_WHOLE",  # rows of a problem whose K is computed at once
     "length_bytes": "cacore.data.lengths._BYTES",
     "lapack_block": "cacore.linalg.lapack.BLOCK",
