@@ -219,8 +219,8 @@ PRESETS = {
                  " about 1.3 us, 10 GB/s a node", 1.3, 10.0, cores_per_node=24, memory_per_node=64.0),
         _network("hdr", "InfiniBand HDR, 200 Gbit/s, its nominal rate; about 1 us", 1.0, 25.0, cores_per_node=64,
                  memory_per_node=256.0),
-        _network("slingshot", "HPE Slingshot 11, 200 Gbit/s a network card, one card a node (Perlmutter's and LUMI's nodes"
-                 " without GPUs), its nominal rate; about 2 us", 2.0, 25.0, cores_per_node=128, memory_per_node=512.0),
+        _network("slingshot", "HPE Slingshot 11, 200 Gbit/s, its nominal rate, one card a node (nodes without GPUs of"
+                 " Perlmutter and LUMI); about 2 us", 2.0, 25.0, cores_per_node=128, memory_per_node=512.0),
         _network("ndr", "InfiniBand NDR, 400 Gbit/s, its nominal rate; about 1 us", 1.0, 50.0, cores_per_node=96,
                  memory_per_node=512.0),
         _network("ethernet", "10 Gbit/s Ethernet with TCP, its nominal rate; about 25 us, an assumption", 25.0, 1.25,
