@@ -153,7 +153,7 @@ def _height(counts: Counts, state: NDArray[np.float64], comm: Communicator | Non
     return height if np.isfinite(height) else -np.inf
 
 
-def checked(y: NDArray[np.float64], exposure: NDArray[np.float64], likelihood: str) -> None:
+def checked(y: NDArray[np.float64], exposure: NDArray[np.float64], likelihood: str, where: str = "") -> None:
     """Raise an InputError, which names the row, unless these are counts and their exposures or numbers of trials."""
     unit = "exposure" if likelihood == "poisson" else "number of trials"
     rules = [
@@ -166,7 +166,8 @@ def checked(y: NDArray[np.float64], exposure: NDArray[np.float64], likelihood: s
     for right, values, name, rule in rules:
         wrong = np.flatnonzero(~(right & np.isfinite(values)))
         if wrong.size:
-            raise InputError(f"{likelihood}: the {name} of row {wrong[0]} is {values[wrong[0]]:g}; it must be {rule}")
+            row = f"row {wrong[0]} of {where}" if where else f"row {wrong[0]}"
+            raise InputError(f"{likelihood}: the {name} of {row} is {values[wrong[0]]:g}; it must be {rule}")
 
 
 def check_totals(likelihood: str, total: float, exposure: float, drift: bool) -> None:

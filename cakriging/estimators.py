@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore import checks
 from cacore.checks import share
-from cacore.comm import CommLike, Communicator, collective
+from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.estimators import Loaded, Regressing, asking, same_fit
 from cacore.data.rows import RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated, with_features
@@ -20,7 +20,7 @@ from cacore.learn.options import from_estimator, seed
 from cacore.machine import memory, threads
 from cakriging.kriging_method import METHOD
 from cakriging.kriging_model import KrigingModel
-from cakriging.options import NOT_COUNTS, KrigingOptions
+from cakriging.options import KrigingOptions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -157,6 +157,9 @@ class Kriging(Loaded, Regressing):
         """
         with collective(self.comm) as comm:
             same_fit(self, comm)
+            with comm.uncounted():
+                passed = {"errors": errors, "exposure": exposure}
+                require_same({name: None if v is None else Unquoted("an array") for name, v in passed.items()}, comm)
             threads.share_once(comm)
             X = with_features(self, X, y, None, comm)
             with comm.agreed(own_rows=True):
@@ -205,6 +208,22 @@ class Kriging(Loaded, Regressing):
                 return self.model_.predict_std(Z, comm, variance)
             return self.model_.predict(Z, comm)
 
+    def score(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None, exposure: ArrayLike | None = None
+    ) -> float:
+        """R^2 of values `y`, shape (n_local,), over all ranks' rows; of counts, that of the expected counts.
+
+        `exposure` is as in :meth:`fit`, and is needed if `fit` had it. With `comm`, a collective call.
+        """
+        with asking(self, "score", exposure=None if exposure is None else Unquoted("an array")) as comm:
+            with comm.agreed():
+                if exposure is None and self.model_.exposed:
+                    raise InputError("the model was fitted with exposures: pass those of these rows, exposure=")
+            mean = self.predict(X)
+            with comm.agreed(own_rows=True):
+                factor = self._measured(None, exposure, len(mean))
+        return self._r2(y, mean if factor is None else factor * mean, sample_weight)
+
     def predict_interval(
         self, X: RowsLike, coverage: float = 0.95, variance: str = "auto"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -234,7 +253,7 @@ class Kriging(Loaded, Regressing):
         """Checked standard deviations of errors, or exposures of counts."""
         counted = self.likelihood != "gaussian"
         if exposure is not None and not counted:
-            raise InputError(NOT_COUNTS)
+            raise InputError("exposure needs counts: set likelihood='poisson' or 'binomial'")
         if errors is not None and counted:
             raise InputError(f"likelihood = {self.likelihood!r}: it has the errors of counts; leave errors out")
         if exposure is not None:
@@ -258,7 +277,15 @@ def _deviations(errors: ArrayLike, n: int) -> NDArray[np.float64]:
 
 def _per_row(values: ArrayLike, name: str, n: int) -> NDArray[np.float64]:
     """One number per row, in an array of its own."""
-    numbers = np.array(values, np.float64)
+    numbers = as_numbers(values, name)
     if numbers.shape != (n,):
         raise InputError(f"{name} has shape {numbers.shape}; {n} rows need {n} numbers")
     return numbers
+
+
+def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
+    """A copy in double precision."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}; give numbers alone") from error

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore import checks
-from cacore.comm import Communicator
+from cacore.comm import Communicator, collective
 from cacore.errors import InputError
-from cakriging.estimators import Kriging
+from cakriging.estimators import Kriging, as_numbers
 from cakriging.maps import BOX, Grid
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ Fields = tuple[NDArray[np.float64], NDArray[np.float64]]
 @overload
 def interpolate(
     points: object, values: ArrayLike, grid: Sequence[ArrayLike], *, errors: ArrayLike | None = None,
-    neighbours: int | None = None, chunks: int | None = None, **options: object,
+    exposure: ArrayLike | None = None, neighbours: int | None = None, chunks: int | None = None, **options: object,
 ) -> Fields: ...  # fmt: skip
 
 
 @overload
 def interpolate(
     points: object, values: ArrayLike, grid: Labelled, *, errors: ArrayLike | None = None,
-    neighbours: int | None = None, chunks: int | None = None, **options: object,
+    exposure: ArrayLike | None = None, neighbours: int | None = None, chunks: int | None = None, **options: object,
 ) -> xarray.Dataset: ...  # fmt: skip
 
 
 def interpolate(
     points: object, values: ArrayLike, grid: Sequence[ArrayLike] | Labelled, *, errors: ArrayLike | None = None,
-    neighbours: int | None = None, chunks: int | None = None, **options: object,
+    exposure: ArrayLike | None = None, neighbours: int | None = None, chunks: int | None = None, **options: object,
 ) -> Fields | xarray.Dataset:  # fmt: skip
     """Means and standard deviations of a field on a grid, by kriging.
 
@@ -51,15 +51,15 @@ def interpolate(
     grid : sequence of d arrays, xarray.DataArray or xarray.Dataset
         Coordinates along each dimension, increasing or not. Of an xarray object, the coordinates of its dimensions are
         used, not its values.
-    errors : array-like of shape (n,) or None
-        Standard deviations of the values' errors.
+    errors, exposure : array-like of shape (n,) or None
+        Standard deviations of the values' errors; exposures, or numbers of trials, of counts.
     neighbours : int or None
         Nearest points that determine each prediction; None: see :class:`Kriging`.
     chunks : int or None
         Places that are predicted at a time, 65,536 by default. Results do not depend on it.
     **options
         Further parameters of :class:`Kriging`, such as ``kernel`` or ``geographic=True`` for longitude and latitude in
-        this order. `random_state` is 0 by default.
+        this order. `random_state` is 0 by default. One rank does the work.
 
     Returns
     -------
@@ -87,14 +87,34 @@ def interpolate(
     (11, 21)
     """
     labelled = hasattr(grid, "coords") and hasattr(grid, "sizes")
-    names = tuple(map(str, grid.sizes)) if labelled else ()  # type: ignore[union-attr]
+    names = tuple(grid.sizes) if labelled else ()  # type: ignore[union-attr]
+    _check(grid if labelled else None, names, options)
     axes = tuple(_axis(grid, name) for name in (names if labelled else range(len(grid))))
     X = _coordinates(points, names, len(axes))
     size = BOX if chunks is None else checks.whole(1)(chunks, "chunks =")
-    model = Kriging(**{"random_state": 0, "neighbours": neighbours, **options}).fit(X, values, errors).model_  # type: ignore[arg-type]
-    fields = Grid(axes, size).arrays(model, Communicator())
+    model = Kriging(**{"random_state": 0, "neighbours": neighbours, **options})  # type: ignore[arg-type]
+    fields = Grid(axes, size).arrays(model.fit(X, values, errors, exposure).model_, Communicator())
     assert fields is not None  # one rank
     return _labelled(grid, names, fields) if labelled else fields  # type: ignore[arg-type]
+
+
+def _check(grid: Any, names: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse names of an xarray grid that the result cannot have, and options that a grid excludes."""
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"grid: the name of dimension {name!r} is no text; rename it, grid.rename({{{name!r}: 'x'}})"
+            )
+    taken = [name for name in ("mean", "std") if names and name in grid.coords]
+    if taken:
+        raise InputError(f"grid: coordinate {taken[0]!r} has the name of a result; rename it")
+    if not isinstance(options.get("drift", "auto"), str):
+        raise InputError(
+            "drift: its columns are unknown on a grid; name a drift, such as linear, or use Kriging.predict"
+        )
+    with collective(options.get("comm")) as comm, comm.agreed():
+        if comm.size > 1:
+            raise InputError("comm: a grid is interpolated by one rank; leave comm out, or use Kriging.predict")
 
 
 def _axis(grid: Any, key: str | int) -> NDArray[np.float64]:
@@ -102,10 +122,10 @@ def _axis(grid: Any, key: str | int) -> NDArray[np.float64]:
     if isinstance(key, str) and key not in grid.coords:
         raise InputError(f"grid: dimension {key!r} has no coordinates; assign some, or select one of its places")
     axis = np.asarray(grid[key])
-    if axis.ndim != 1 or axis.dtype.kind not in "fiu" or not np.isfinite(axis).all():
+    if axis.ndim != 1 or not axis.size or axis.dtype.kind not in "fiu" or not np.isfinite(axis).all():
         raise InputError(
             f"grid: dimension {key!r} has coordinates of shape {axis.shape} and type {axis.dtype}; they must be finite "
-            "numbers, shape (m,)"
+            "numbers, shape (m,), and at least one"
         )
     return axis.astype(np.float64)
 
@@ -116,8 +136,8 @@ def _coordinates(points: Any, names: tuple[str, ...], d: int) -> NDArray[np.floa
         missing = [name for name in names if name not in points]
         if missing:
             raise InputError(f"points: there is no column {missing[0]!r}, which is a dimension of the grid")
-        return np.column_stack([np.asarray(points[name], np.float64) for name in names])
-    X = np.asarray(points, np.float64)
+        return np.column_stack([as_numbers(points[name], f"points, column {name!r}") for name in names])
+    X = as_numbers(points, "points")
     if X.ndim != 2 or X.shape[1] != d:
         dimensions = f"{d} dimensions" + (f" ({', '.join(names)})" if names else "")
         raise InputError(f"points has shape {X.shape}; a grid of {dimensions} needs {d} columns")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.rows import dense
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Targets
@@ -23,18 +25,23 @@ from cacore.run.family import Answer, Family, NumberAnswer, Run
 from cacore.run.launch import Predicting
 from cacore.run.report import Report
 from cakriging import maps
-from cakriging.counts import deviance
+from cakriging.counts import checked, deviance
 from cakriging.estimation import Variogram
 from cakriging.kriging_fit import KrigingFit, solver_of
 from cakriging.kriging_method import METHOD, KrigingMethod
 from cakriging.kriging_model import KrigingModel, normal_interval
 from cakriging.maps import Grid
 from cakriging.options import KrigingOptions
+from cakriging.space import column_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_NO_EXPOSURES = (
+    "the model was fitted with exposures that no column has, so its rates are not compared with counts; train by the "
+    "command with --exposure COLUMN"
+)
 _VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
 
 
@@ -53,18 +60,35 @@ class KrigedAnswer(NumberAnswer):
 
 
 class CountAnswer(NumberAnswer):
-    """Means and standard deviations of rates or probabilities at test rows."""
+    """Rates or probabilities, with standard deviations and intervals of them on request."""
 
     def metrics(self, rows: Dataset, comm: Communicator) -> Report:
-        """Errors of the expected counts, and the mean deviance of the counts."""
-        columns = self.model.drift.ignored
-        exposure = np.asarray(rows.X)[:, columns[0]] if columns else np.ones(len(self.arrays["mean"]))
+        """Errors of the expected counts, and the mean deviance of the counts; none without their exposures."""
+        if self.model.exposed:
+            self.notes = (_NO_EXPOSURES,)
+            return {}
+        exposure = _exposures(rows, self.model.drift.ignored)
         expected, y = self.arrays["mean"] * exposure, rows.target()
         with comm.phase("predict"):
             scores: Report = regression_metrics(y, expected, comm)
             sums = np.array([deviance(self.model.likelihood, y, expected, exposure).sum(), len(y)])
             total, n = comm.allreduce(sums).tolist()
         return scores | {"deviance": total / n}
+
+    def intervals(self, rows: Dataset, comm: Communicator) -> Report:
+        """Mean width of the intervals, which are not of counts and hold no share of them; collective."""
+        return super().intervals(replace(rows, y=None), comm)
+
+
+def _exposures(rows: Dataset, columns: tuple[int, ...]) -> NDArray[np.float64]:
+    """Exposures, or numbers of trials, in the first of the columns; 1 if there is none."""
+    return np.asarray(dense(rows.X), np.float64)[:, columns[0]] if columns else np.ones(rows.X.shape[0])
+
+
+def _check_counts(rows: Dataset, likelihood: str, columns: tuple[int, ...], comm: Communicator) -> None:
+    """Raise an InputError for rows whose targets are no counts; collective."""
+    with comm.agreed(own_rows=True):
+        checked(rows.target(), _exposures(rows, columns), likelihood, rows.where)
 
 
 class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
@@ -114,6 +138,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
                 grid.check_memory(draws, dense, maps.is_picture(options.map), limit, comm.size)
                 if comm.rank == 0:  # only rank 0 writes
                     maps.check_room(options.map, grid, draws)
+        if test is not None and options.likelihood != "gaussian":
+            named, names = options.exposure, train.columns.features
+            with comm.agreed():
+                columns = () if named is None else (column_of(named, train.X.shape[1], names, "exposure"),)
+            _check_counts(test, options.likelihood, columns, comm)
         return train, test
 
     def targets(self, model: KrigingModel) -> tuple[Targets, tuple[int, ...]]:
@@ -218,11 +247,15 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
 
     def answer(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
         """Means at this rank's rows, with standard deviations and intervals on request; collective."""
+        counted = model.likelihood != "gaussian"
+        kind = CountAnswer if counted else NumberAnswer
+        if counted and rows.y is not None and not model.exposed:
+            _check_counts(rows, model.likelihood, model.drift.ignored, comm)
         if not (job.std or job.interval):
-            return NumberAnswer(model, {"mean": model.predict(rows.X, comm)})
+            return kind(model, {"mean": model.predict(rows.X, comm)})
         latent = model.latent(rows.X, comm)
         mean, std = model.response(*latent)
-        answer = NumberAnswer(model, {"mean": mean} | ({"std": std} if job.std else {}))
+        answer = kind(model, {"mean": mean} | ({"std": std} if job.std else {}))
         if job.interval is not None:
             answer.arrays["lower"], answer.arrays["upper"] = model.interval(*latent, job.interval)
             answer.facts = {

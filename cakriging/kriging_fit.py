@@ -192,6 +192,7 @@ def fit(
             window=way.window, space=rows.space, drift=rows.drift, beta=np.zeros(rows.F.shape[1]),
             gram=np.zeros((rows.F.shape[1],) * 2), neighbours=options.neighbors, tol=options.tol, points=near.owned,
             sizes=np.zeros(0, np.int64), memory_limit=options.memory_limit, likelihood=options.likelihood,
+            exposed=options.likelihood != "gaussian" and options.measured is not None,
         )  # fmt: skip
         before = _halo_sent(comm)  # steps 3 and 4
         if rows.counts is not None and way.window is None and math.isfinite(way.radius):
@@ -232,6 +233,7 @@ def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Com
             _open(options.checkpoint, method, X, y, options, comm)
         with comm.agreed():
             errors, ignored = _errors(X, options, train.columns.features)
+        with comm.agreed(own_rows=True):
             if options.likelihood != "gaussian":
                 checked(y, errors, options.likelihood)
         drift = _drift(options, X, train.columns.features, ignored, comm)
@@ -467,6 +469,7 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
         raise InputError(f"all points are at one place, so there is no covariance to estimate: {remedy}")
     counts = sample.counts
     if counts is not None and np.ptp(counts.y) == 0 and (counts.y[0] == 0 or np.ptp(counts.exposure) == 0):
+        remedy += " beside drift none" if counts.y[0] == 0 else ""
         raise InputError(f"all counts are {counts.y[0]:g}, so there is no covariance to estimate: {remedy}")
     if counts is None and np.abs(sample.y).max() <= rounding:
         raise InputError(f"all values are those of the drift, so there is no covariance to estimate: {remedy}")
@@ -626,7 +629,8 @@ def _at_mode(
     m = min(rows.n, NEIGHBOURS if way.window is None else sum(way.window))
     with comm.agreed():
         if way.window is not None:
-            memory.require(24 * rows.n * (m + 1), options.memory_limit, f"the mode of {rows.n:,} counts", "use --taper")
+            what, remedy = f"the mode of {rows.n:,} counts", "use --taper or fewer --neighbours"
+            memory.require(24 * rows.n * (m + 1), options.memory_limit, what, remedy)
     kernel, taper = covariance.correlation.kernel, covariance.correlation.taper
     laplace = LaplaceLikelihood(everything, kernel, taper, comm, m, exact=way.window is None)
     laplace.tol = MODE_TOL

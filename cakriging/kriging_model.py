@@ -80,6 +80,8 @@ class KrigingModel:
         Bytes that a rank may use; None for its share of the memory that is free.
     likelihood : {"gaussian", "poisson", "binomial"}
         Distribution of the values. For counts, the field above is latent, and its points' values are working responses.
+    exposed : bool
+        True if counts came with exposures or numbers of trials that are in no column of the rows.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class KrigingModel:
     sizes: NDArray[np.int64]
     window: tuple[int, ...] | None = None
     likelihood: str = "gaussian"
+    exposed: bool = False
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
@@ -460,7 +463,7 @@ class KrigingModel:
     def _attributes(self) -> dict[str, Any]:
         names = ("range", "sill", "nugget", "taper", "radius", "window", "likelihood", "neighbours", "tol", "source")
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, "exposed")},
             "kernel": self.kernel.stored(),
             "space": asdict(self.space),
             "drift": {name: getattr(self.drift, name) for name in ("degree", "columns", "ignored")},

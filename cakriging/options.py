@@ -29,8 +29,6 @@ SOLVERS = ("auto", "cholesky", "cg", "neighbours")
 MOST_NEIGHBOURS = 4096  # of a place: a thread factorises a triangle of 64 MiB
 KERNELS = ("auto", *(name for name, kind in KINDS.items() if kind.of == SQUARED))
 
-NOT_COUNTS = "--exposure: it is that of counts; add --likelihood poisson or binomial"
-
 _kernel = checks.one_of(*KERNELS)
 
 
@@ -215,7 +213,7 @@ class KrigingOptions(CovarianceOptions):
         """Raise an InputError for options that counts exclude, or that are for counts alone."""
         if self.likelihood == "gaussian":
             if self.exposure is not None:
-                raise InputError(NOT_COUNTS)
+                raise InputError("--exposure: exposure needs counts: add --likelihood poisson or binomial")
             return
         for present, option_name, why in (
             (self.errors is not None, "--errors", "the likelihood has the errors of counts"),

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
 from helpers.checks import close
 from helpers.commands import reported, run
 from scipy.integrate import quad
+from scipy.optimize import brentq
 from scipy.special import expit, gammaln
 from scipy.stats import norm
+from sklearn.metrics import r2_score
 from test_kriging import KNOWN, NUGGET, SILL, covariance
 
 from cacore.comm import Communicator
-from cacore.errors import InputError
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError, MemoryLimitError
 from cacore.kernels import Kernel
 from cakriging import Kriging, KrigingModel
 from cakriging.counts import MODE_TOL, Counts, deviance, mode, response
 from cakriging.estimation import LaplaceLikelihood, Sample
+from cakriging.kriging_method import METHOD
+from cakriging.options import KrigingOptions
 
 CASES = [("poisson", "ones"), ("poisson", "decades"), ("binomial", "ones"), ("binomial", "trials")]
 
@@ -87,8 +94,23 @@ def test_near_points_equal_a_dense_laplace_approximation(likelihood, exposures):
     assert model.solver_["newton_steps"] < 12
 
 
-def test_steps_that_overshoot_are_halved():
-    """One count of 400 where 1 is expected: the first full step of a count of its own would overflow."""
+def test_steps_that_overshoot_are_halved(tuned):
+    """From a probability of .95, full steps towards 3 of 10 successes leave every bound; halved ones find the root."""
+    y, variance = np.array([3.0]), 1e4
+    counts = Counts("binomial", y, np.full(1, 10.0), 0.3)
+
+    def solve(z, error, _):
+        dual = z / (variance + error)
+        return np.stack([variance * dual, dual, np.zeros(1)])
+
+    root = brentq(lambda eta: y[0] - 10 * expit(eta) - eta / variance, -5, 5, xtol=1e-13)
+    assert mode(counts, np.full(1, 3.0), solve).eta[0] == pytest.approx(root, abs=1e-8)
+    tuned(halvings=1)  # full steps
+    assert mode(counts, np.full(1, 3.0), solve) is None
+
+
+def test_a_first_count_far_above_its_expectation_has_a_mode():
+    """One count of 400 where 1 is expected: the exponential of a full step from 0 would be 1e130."""
     y, variance = np.array([400.0]), 25.0
     counts = Counts("poisson", y, np.ones(1), 1.0)
 
@@ -96,9 +118,6 @@ def test_steps_that_overshoot_are_halved():
         dual = z / (variance + error)
         return np.stack([variance * dual, dual, np.zeros(1)])
 
-    assert variance * 399 / 26 > 300  # the latent value after a full step, of which the exponential is 1e130
-    latent = mode(counts, np.zeros(1), solve)
-    assert latent is None or abs(y[0] - np.exp(latent.eta[0]) - latent.eta[0] / variance) < 1e-6
     latent = mode(counts, counts.start(), solve)
     assert y[0] - np.exp(latent.eta[0]) == pytest.approx(latent.eta[0] / variance, abs=1e-6)
 
@@ -236,18 +255,24 @@ def test_counts_that_are_all_alike_have_no_covariance():
     X = counted("poisson", n=60)[0]
     with pytest.raises(InputError, match="all counts are 3, so there is no covariance to estimate"):
         Kriging(likelihood="poisson").fit(X, np.full(60, 3.0))
-    with pytest.raises(InputError, match="all counts are 0, so there is no covariance to estimate"):
+    with pytest.raises(InputError, match="no covariance to estimate: give range, sill and nugget beside drift none"):
         Kriging(likelihood="poisson", drift="none", kernel="matern32").fit(X, np.zeros(60))
 
 
 @pytest.mark.parametrize(
     ("options", "fits", "match"),
     [
-        ({}, {"exposure": np.ones(60)}, "--exposure: it is that of counts"),
+        ({}, {"exposure": np.ones(60)}, "^exposure needs counts: set likelihood='poisson' or 'binomial'$"),
         ({"likelihood": "poisson"}, {"errors": np.ones(60)}, "leave errors out"),
         ({"likelihood": "poisson", "average": True}, {}, "leave --average out"),
         ({"likelihood": "binomial", "estimation": "blocks"}, {}, "leave --estimation blocks out"),
         ({"likelihood": "poisson"}, {"exposure": np.ones(3)}, "exposure has shape"),
+        (
+            {"likelihood": "poisson"},
+            {"exposure": ["a"] * 60},
+            "exposure: could not convert string to float: .*give num",
+        ),
+        ({}, {"errors": ["b"] * 60}, "errors: could not convert string to float: .*give numbers alone"),
         ({"likelihood": "gamma"}, {}, "likelihood = 'gamma'"),
     ],
 )
@@ -257,7 +282,32 @@ def test_options_that_exclude_each_other_are_named(options, fits, match):
         Kriging(**options, **KNOWN).fit(X, y, **fits)
 
 
-def test_the_command_takes_a_column_of_exposures(tmp_path):
+@pytest.mark.parametrize(("likelihood", "exposures"), [("poisson", "decades"), ("binomial", "trials")])
+def test_the_score_is_that_of_expected_counts(likelihood, exposures):
+    X, y, e, _, _ = counted(likelihood, exposures)
+    model = Kriging(likelihood=likelihood, kernel="matern32", **KNOWN).fit(X, y, exposure=e)
+    weights = np.linspace(1, 2, 300)
+    want = r2_score(y, e * model.predict(X), sample_weight=weights)
+    assert model.score(X, y, weights, exposure=e) == pytest.approx(want)
+    assert want > 0.5
+    with pytest.raises(InputError, match="the model was fitted with exposures: pass those of these rows, exposure="):
+        model.score(X, y)
+    with pytest.raises(InputError, match="exposure has shape"):
+        model.score(X, y, exposure=e[1:])
+    ones = Kriging(likelihood=likelihood, kernel="matern32", **KNOWN).fit(X, (y > 0) + 0.0, exposure=None)
+    if likelihood == "poisson":
+        assert ones.score(X, y) == pytest.approx(r2_score(y, ones.predict(X)))
+
+
+def test_memory_for_a_mode_names_both_remedies():
+    X, y, _, _, _ = counted("poisson", n=60)
+    options = KrigingOptions(likelihood="poisson", kernel="matern32", range=0.2, sill=1.0, nugget=0.1, neighbours=20)
+    with pytest.raises(MemoryLimitError, match="use --taper or fewer --neighbours"):
+        METHOD(Dataset(X, y, 60), replace(options, memory_limit=20_000))
+
+
+def test_the_command_takes_a_column_of_exposures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     X, y, e, Q, eta = counted("poisson", "decades")
     rows, places = np.column_stack([X, e]), np.column_stack([Q, np.full(40, 10.0)])
     counts = np.random.default_rng(0).poisson(10 * np.exp(eta[300:]))
@@ -277,3 +327,72 @@ def test_the_command_takes_a_column_of_exposures(tmp_path):
     close(np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1)[:, 0], rates, 1e-10)
     lower = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True)["lower"]
     close(lower, model.predict_interval(Q, 0.9)[0], 1e-10)
+    np.savetxt("tested.csv", np.column_stack([places, counts]), delimiter=",", header="0,1,2,y", comments="")
+    answered = reported("cakriging.predict", ["m.h5", "tested.csv", "--target", "y", "--interval", "0.9"], tmp_path)
+    assert answered["metrics"] == pytest.approx(metrics)
+    assert "coverage" not in answered["intervals"]
+    assert answered["intervals"]["mean_width"] > 0
+    counts = counts.astype(float)
+    counts[5] = -3
+    np.savetxt("tested.csv", np.column_stack([places, counts]), delimiter=",", header="0,1,2,y", comments="")
+    with pytest.raises(SystemExit):
+        run("cakriging.predict", ["m.h5", "tested.csv", "--target", "y"])
+    assert "poisson: the count of row 5 of tested.csv is -3; it must be" in capsys.readouterr().err
+
+
+def test_exposures_that_no_column_has_leave_metrics_out(tmp_path, monkeypatch, capsys):
+    X, y, e, _, _ = counted("poisson", "decades")
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("new.csv", np.column_stack([X, y]), delimiter=",", header="0,1,y", comments="")
+    Kriging(likelihood="poisson", **KNOWN).fit(X, y, exposure=e).save("m.h5")
+    answered = reported("cakriging.predict", ["m.h5", "new.csv", "--target", "y"], tmp_path)
+    assert answered["metrics"] == {}
+    assert any("fitted with exposures that no column has" in note for note in answered["notes"])
+    Kriging(likelihood="poisson", **KNOWN).fit(X, y).save("m.h5")
+    assert "deviance" in reported("cakriging.predict", ["m.h5", "new.csv", "--target", "y"], tmp_path)["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "change", "match"),
+    [
+        (
+            "binomial",
+            {"y": 9},
+            "binomial: the count of row 2 of tests.csv is 9; it must be at most the number of trials",
+        ),
+        ("poisson", {"e": 0}, "poisson: the exposure of row 2 of tests.csv is 0; it must be a positive exposure"),
+        ("poisson", {"y": -3}, "poisson: the count of row 2 of tests.csv is -3; it must be a whole number"),
+    ],
+)
+def test_test_rows_that_are_no_counts_are_refused_before_training(
+    likelihood, change, match, elsewhere, forbidden, capsys
+):
+    X, _, _, _, _ = counted("poisson", n=60)
+    table = np.column_stack([X, np.full(60, 4.0), np.arange(60) % 3])
+    for name in ("rows.csv", "tests.csv"):
+        np.savetxt(name, table, delimiter=",", header="a,b,e,y", comments="")
+        table = table + np.array([1e-3, 0, 0, 0])
+        table[2, 2:] = change.get("e", 4), change.get("y", 1)
+    with forbidden("cakriging.kriging_fit.fit"), pytest.raises(SystemExit) as end:
+        run("cakriging", ["rows.csv", "--test", "tests.csv", "--likelihood", likelihood, "--exposure", "e", "--quiet"])
+    assert end.value.code == 2
+    assert match in capsys.readouterr().err
+
+
+def test_a_model_without_shapley_values_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    X, y, _, _, _ = counted("poisson", n=60)
+    np.savetxt("rows.csv", X, delimiter=",")
+    Kriging(**KNOWN).fit(X, y).save("m.h5")
+    with pytest.raises(SystemExit) as end:
+        run("cakernels", ["explain", "m.h5", "rows.csv"])
+    assert end.value.code == 2
+    assert "m.h5: a kriging model has no Shapley values" in capsys.readouterr().err
+
+
+def test_the_command_names_its_option_for_exposures_without_counts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("rows.csv", np.eye(4), delimiter=",")
+    with pytest.raises(SystemExit):
+        run("cakriging", ["rows.csv", "--exposure", "2"])
+    assert "--exposure: exposure needs counts: add --likelihood poisson or binomial" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 import xarray
 from test_kriging import KNOWN, field
 
+from cacore.comm import Communicator
 from cacore.errors import InputError
 from cakriging import Kriging, interpolate
 
@@ -61,9 +62,10 @@ def test_xarray_keeps_dimensions_coordinates_attributes_and_reference():
 def test_counts_are_interpolated_to_rates():
     X, y, _, _ = field(60)
     counts = np.random.default_rng(0).poisson(np.exp(y / 5)).astype(float)
-    mean, _ = interpolate(X, counts, AXES, likelihood="poisson", **KNOWN)
-    want = Kriging(likelihood="poisson", **KNOWN).fit(X, counts).predict(places())
-    np.testing.assert_allclose(mean.ravel(), want, rtol=1e-12)
+    for exposure in (None, np.linspace(1, 3, 60)):
+        mean, _ = interpolate(X, counts, AXES, exposure=exposure, likelihood="poisson", **KNOWN)
+        want = Kriging(likelihood="poisson", **KNOWN).fit(X, counts, exposure=exposure).predict(places())
+        np.testing.assert_allclose(mean.ravel(), want, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,28 @@ def test_counts_are_interpolated_to_rates():
         (np.zeros((9, 2)), raster().drop_vars("x"), "dimension 'x' has no coordinates"),
         (np.zeros((9, 2)), (np.array(["a"]), AXES[1]), "dimension 0 has coordinates of shape"),
         (np.zeros((9, 2)), (np.array([np.nan]), AXES[1]), "they must be finite"),
+        (np.zeros((9, 2)), ([], AXES[1]), r"dimension 0 has coordinates of shape \(0,\)"),
+        (
+            np.zeros((9, 2)),
+            raster().assign_coords(mean=1.0),
+            "grid: coordinate 'mean' has the name of a result; rename it",
+        ),
+        (np.zeros((9, 2)), raster().rename(x="std"), "grid: coordinate 'std' has the name of a result"),
+        (np.zeros((9, 2)), xarray.DataArray(np.zeros((2, 3)), dims=(0, 1)), "grid: the name of dimension 0 is no text"),
+        ([["a", "b"]] * 9, AXES, "points: could not convert string to float: 'a'; give numbers alone"),
+        ({"x": ["a"] * 9, "y": np.zeros(9)}, raster(), "points, column 'x': could not convert string to float"),
     ],
 )
 def test_grids_that_do_not_match_are_refused_in_one_line(points, grid, match):
     with pytest.raises(InputError, match=match):
         interpolate(points, np.arange(9.0), grid, **KNOWN)
+
+
+def test_options_that_a_grid_excludes_are_refused():
+    X, y, _, _ = field(60)
+    with pytest.raises(InputError, match=r"^drift: its columns are unknown on a grid"):
+        interpolate(np.column_stack([X, y]), y, (*AXES, [0.0]), drift=(0,), **KNOWN)
+    assert interpolate(X, y, AXES, comm=Communicator(), **KNOWN)[0].shape == (7, 9)
 
 
 def test_arrays_do_not_import_xarray():

@@ -167,12 +167,19 @@ class Regressing(RegressorMixin, BaseEstimator):
 
     def score(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2, averaged over targets. With `comm`, a collective call that returns R^2 over all ranks' rows."""
-        ranks = getattr(self, "comm", None)
-        if ranks is None:
+        if getattr(self, "comm", None) is None:
             return float(super().score(X, y, sample_weight))
         with asking(self, "score"):
             pass  # all ranks score, before any of them predicts
-        predicted = self.predict(X)
+        return self._r2(y, self.predict(X), sample_weight)
+
+    def _r2(self, y: ArrayLike, predicted: NDArray[np.float64], sample_weight: ArrayLike | None) -> float:
+        """R^2 of predictions over all ranks' rows; collective."""
+        from sklearn.metrics import r2_score
+
+        ranks = getattr(self, "comm", None)
+        if ranks is None:
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
         with collective(ranks) as comm:
             with comm.agreed():
                 weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))

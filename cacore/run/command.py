@@ -350,6 +350,7 @@ def _answered(model: TrainedModel, family: AnyAnswering, job: Predicting, comm: 
     notes = reading.notes(None, rows, job.data)
     answer = family.answer(model, rows, job, comm)
     metrics = {} if rows.y is None else answer.metrics(rows, comm)
+    notes.extend(answer.notes)
     repeated, exact = training_rows.trained_on(model.source, rows, comm)
     if repeated:
         about = "" if exact else "about "

@@ -85,11 +85,14 @@ class Answer(ABC):
         those of the classes.
     facts : dict
         Entries of the report about the intervals.
+    notes : tuple of str
+        What the user should know of the answers.
     """
 
     model: Any
     arrays: dict[str, NDArray[np.float64]]
     facts: Report = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """The predictions for some of the rows."""

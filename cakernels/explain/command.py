@@ -43,7 +43,7 @@ _SHOWN = 15  # features in the table
 class Explaining(Job):
     """Options of the command."""
 
-    model: Path = argument("model", "saved model of any family but a blend of several classifiers",
+    model: Path = argument("model", "saved model of any family but kriging, and no blend of several classifiers",
                            checks.path)  # fmt: skip
     data: Path = argument("data", "rows to explain: the file's test rows, if it has any, or all its rows", checks.path)
     output: Path | None = option(
@@ -141,6 +141,9 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
 
     model, family = load_with_family(job.model, comm)
     targets = family.targets(model)
+    with comm.agreed():
+        if not hasattr(model, "explain"):
+            raise InputError(f"{job.model}: a {model.method} model has no Shapley values; those of ridge and SVM do")
 
     def read(path: Path) -> Dataset:
         asked = Predicting(model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns)

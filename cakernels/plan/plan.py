@@ -542,7 +542,7 @@ def advice(plans: Sequence[Plan]) -> Iterator[str]:
     if largest.nodes > 1:
         yield (
             f"start is that of one node: from a shared file system {counted(largest.ranks, 'rank')} open about "
-            f"{_FILES_OPENED * largest.ranks:,} files (jobs/stage.sh makes it one file a node)"
+            f"{_FILES_OPENED * largest.ranks:,} files, unless each node unpacks the environment (see Starting up)"
         )
 
 

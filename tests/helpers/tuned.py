@@ -71,6 +71,7 @@ CONSTANTS = {
     "compared": "cakriging.selection.COMPARED",  # points of left-out blocks
     "kriging_save_every": "cakriging.kriging_fit.SAVE_EVERY",
     "map_box": "cakriging.maps.BOX",  # places per rank that are predicted together
+    "halvings": "cakriging.counts._HALVINGS",  # lengths that a Newton step for counts may have
     # near rows
     "group": "cacore.near.expansion.GROUP",  # rows of a group
     "group_columns": "cacore.near.expansion._COLUMNS",  # columns of a tile

@@ -7,8 +7,9 @@ import pytest
 from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cakriging import Kriging, KrigingModel
+from cakriging import Kriging, KrigingModel, interpolate
 from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation
 from cakriging.space import Field, PointColumns
@@ -158,3 +159,20 @@ def test_counts_have_the_same_rates(likelihood, given, comm, mine, everywhere, t
     alone = Kriging(**options).fit(X, counts, exposure=exposure)
     np.testing.assert_allclose(model.range_, alone.range_, rtol=1e-8)
     np.testing.assert_allclose(got, alone.predict(Q, return_std=True), rtol=1e-7, atol=1e-8)
+    score = model.score(X[my], counts[my], exposure=exposure[my])
+    assert score == pytest.approx(alone.score(X, counts, exposure=exposure), rel=1e-6)
+
+
+def test_counts_that_are_refused_name_their_rank(comm, mine):
+    X, y, _ = rows()
+    model = Kriging(likelihood="poisson", range=0.3, sill=1.0, nugget=0.05, comm=comm)
+    counts, my = np.where(np.arange(len(X)) == len(X) - 1, -1.0, 1.0), mine(len(X))
+    where = f"^rank {R - 1}: " if R > 1 else "^"
+    with pytest.raises(InputError, match=f"{where}poisson: the count of row [0-9]+ is -1"):
+        model.fit(X[my], counts[my])
+    if R > 1:
+        for name in ("errors", "exposure"):
+            with pytest.raises(InputError, match=f"{name}.*rank"):
+                model.fit(X[my], counts[my] + 2, **{name: np.ones(len(X[my])) if RANK else None})
+        with pytest.raises(InputError, match=r"^comm: a grid is interpolated by one rank"):
+            interpolate(X[my], y[my], (y[:3], y[:2]), comm=comm)
