@@ -543,7 +543,7 @@ def test_a_model_says_what_it_is(files, tmp_path, capsys, monkeypatch):
         "key key", "town category", "left out: kept beside predictions", "left out: weights of the rows",
     ):  # fmt: skip
         assert line in text, line
-    run("cakernels", ["fit", files / "numbers.csv", "--drop", "key", "--within", "60s", "--max-candidates", "1",
+    run("cakernels", ["fit", files / "numbers.csv", "--drop", "key", "--within", "10m", "--max-candidates", "1",
                       "--model", tmp_path / "f.h5", "--quiet"])  # fmt: skip
     text = shown(capsys, "info", tmp_path / "f.h5")
     assert f"training rows {N} of {N}" in text
