@@ -11,12 +11,8 @@
 #   MPI_TYPE=pmix|pmi2   what srun speaks to the MPI (default: what the cluster has set up; srun --mpi=list)
 #   SITE=FILE            modules, interface and container of a cluster: see jobs/sites
 #   STAGE=ARCHIVE        made by `jobs/stage.sh pack`: each node unpacks it, and ranks start from there
-if [ -n "${SITE:-}" ]; then
-  # shellcheck source=jobs/sites/lumi-c.sh
-  . "$SITE"
-  # shellcheck disable=SC2086  # several modules; older versions of module read variables that are not set
-  if [ -n "${site_modules:-}" ]; then set +u && module load $site_modules && set -u; fi
-fi
+. jobs/site.sh
+load_modules
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   queue=slurm job=$SLURM_JOB_ID nodes=${SLURM_JOB_NUM_NODES:-1} threads=${SLURM_CPUS_PER_TASK:-1}
   ranks=${SLURM_NTASKS:-$((nodes * ${SLURM_NTASKS_PER_NODE:-1}))}

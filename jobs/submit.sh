@@ -72,9 +72,8 @@ if [ -n "$SITE" ]; then
   if [ -f "jobs/sites/$SITE.sh" ]; then SITE=jobs/sites/$SITE.sh; fi
   [ -f "$SITE" ] || fail "--site $SITE: no such file; jobs/sites has $(basename -s .sh jobs/sites/*.sh | xargs)"
   SITE=$(realpath "$SITE")
-  # shellcheck source=jobs/sites/lumi-c.sh
-  . "$SITE"
 fi
+. jobs/site.sh
 queue=${queue:-${site_queue:-}} per_node=${per_node:-${site_ranks_per_node:-2}} cores=${cores:-${site_cores:-}}
 if [ -z "$queue" ]; then
   if command -v sbatch >/dev/null; then
@@ -134,8 +133,7 @@ threads=$((cores / per_node))
 # An option that the program does not know should not be found after hours in the queue. The next job of a run, after
 # another, has its options. Without the package here (it is in the site's container, or packed), nothing is checked.
 check() {
-  # shellcheck disable=SC2086  # several modules
-  if [ -n "${site_modules:-}" ] && [ "$(type -t module)" = function ]; then set +u && module load $site_modules && set -u; fi
+  if [ "$(type -t module)" = function ]; then load_modules || fail "--site $SITE: its modules cannot be loaded"; fi
   if ! python -c 'import cacore' 2>/dev/null; then
     echo "submit.sh: $1 is not checked: python cannot import the package here" >&2
     return

@@ -45,7 +45,7 @@ def submitted(queue, *words, **variables):
 
 @pytest.fixture
 def site(tmp_path):
-    """What is particular to a cluster."""
+    """Nodes, options, container and interface of a cluster."""
     file = tmp_path / "here.sh"
     file.write_text(
         "site_queue=slurm site_cores=96 site_ranks_per_node=8 site_options='--constraint=cpu'\n"
@@ -131,6 +131,20 @@ def test_a_site_fills_in_what_is_particular_to_it(site, data, tmp_path):
     (start,) = queue.calls("srun")
     assert start["words"][0] == "--mpi=cray_shasta"
     assert "apptainer exec here.sif python -m cakrr.bkrr2" in " ".join(start["words"])
+
+
+def test_a_module_that_cannot_be_loaded_ends_the_job(data, tmp_path):
+    """The job ends before ranks start; a stand-in for `module` fails, as it does for a name that is not there."""
+    (tmp_path / "here.sh").write_text("site_modules='no-such-module'\nmodule() { return 3; }\n")
+    queue = Queue("slurm", tmp_path / "queue")
+    done = queue.job("strong_scaling", str(data), RANKS=1, METHODS="bkrr2", OUT=tmp_path, SITE=tmp_path / "here.sh")
+    assert done.returncode == 3
+    assert queue.calls("srun") == []
+    refused = queue.run(
+        "jobs/submit.sh", "--site", tmp_path / "here.sh", "large", tmp_path / "run", "cakrr.bkrr2", data
+    )
+    assert refused.returncode == 2
+    assert "its modules cannot be loaded" in refused.stderr
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "jobs" / "sites").iterdir()))
