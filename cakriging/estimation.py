@@ -224,9 +224,15 @@ class Likelihood:
         correlation: Correlation,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Residuals, shape (m, t), and variances, (m,), of this rank's rows regressed on their neighbours."""
-        X, mine, near = self.sample.X, self.mine, neighbours[self.mine]
-        weights, variance = regressions(X[mine], noise[mine], X, noise, near, correlation)
-        return columns[mine] - np.einsum("ij,ijk->ik", weights, columns[near]), variance
+        weights, variance = self.weights(noise, neighbours, correlation)
+        return columns[self.mine] - np.einsum("ij,ijk->ik", weights, columns[neighbours[self.mine]]), variance
+
+    def weights(
+        self, noise: NDArray[np.float64], neighbours: NDArray[np.int32], correlation: Correlation
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weights of neighbours, shape (m, k), and variances, (m,), of this rank's rows."""
+        X, mine = self.sample.X, self.mine
+        return regressions(X[mine], noise[mine], X, noise, neighbours[mine], correlation)
 
     def gram_of(self, fit: Estimate | Parameters) -> NDArray[np.float64]:
         """Gram matrix of the whitened [F, y] for these parameters, shape (p + 1, p + 1)."""
@@ -346,9 +352,8 @@ class LaplaceLikelihood(Likelihood):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Weights and variances of all points regressed on nearest earlier ones, on every rank; collective."""
         assert self._neighbours is not None
-        X, mine, near = self.sample.X, self.mine, self._neighbours[self.mine]
         correlation = Correlation(self.kernel.with_sigma(length), self.taper)
-        weights, variance = regressions(X[mine], noise[mine], X, noise, near, correlation)
+        weights, variance = self.weights(noise, self._neighbours, correlation)
         rows = self.comm.allgather(np.column_stack([weights, variance]))
         return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].copy()
 

@@ -607,8 +607,8 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
 
 def _single_trials(counts: Counts, comm: Communicator) -> bool:
     """True for presence: one trial per place, which shows no variance beside that of its probability; collective."""
-    most = comm.allreduce(np.array([counts.exposure.max(initial=0.0)]), "max")[0]
-    return counts.likelihood == "binomial" and bool(most == 1.0)
+    largest = comm.allreduce(np.array([counts.exposure.max(initial=0.0)]), "max")[0]
+    return counts.likelihood == "binomial" and bool(largest == 1.0)
 
 
 _NO_MODE = (
@@ -622,7 +622,7 @@ def _at_mode(
 ) -> tuple[_Rows, int]:
     """The rows with working responses at the mode of the latent field, and the Newton steps; collective.
 
-    Every rank has all points. Beside the sample, 16 bytes per point and neighbour of a window, or 16 n^2 for a dense
+    Every rank has all points. Beside the sample, 24 bytes per point and neighbour of a window, or 16 n^2 for a dense
     matrix.
     """
     everything = rows.sample(rows.n, comm)

@@ -218,7 +218,7 @@ class InverseFactor:
             mine = slice(lo, hi)
             neighbours = nearest_earlier(X[mine], place[mine], cubes, place, m)
             weights, variance = regressions(X[mine], noise[mine], X, noise, neighbours, correlation)
-            return _triangular(neighbours, weights, variance, lo, self.shape[1])
+            return triangular(neighbours, weights, variance, lo, self.shape[1])
 
         parts = stretches(inner, n_owned)
         tasks = [[(lo + a, lo + b) for a, b in blocks(hi - lo, FACTOR_BLOCK)] for lo, hi in parts]
@@ -291,7 +291,7 @@ def _scatter(indptr: Unsigned, indices: Unsigned, values: Doubles, U: Doubles, t
                 total[indices[k], c] += values[k] * U[i, c]
 
 
-def _triangular(
+def triangular(
     neighbours: NDArray[np.int32], weights: NDArray[np.float64], variance: NDArray[np.float64], first: int, n: int
 ) -> csr_array:
     """Rows of G: (1 at the point itself, minus the weights) / standard deviation, shape (rows, n)."""

@@ -32,7 +32,7 @@ from cacore.errors import InputError
 from cacore.linalg.cg import State, Vectors, iterate
 from cacore.machine import memory
 from cacore.machine.threads import blocks, current
-from cakriging.kriging_system import LEAST_PIVOT, NUMBERS, SINGULAR, earlier_blocks, regressions
+from cakriging.kriging_system import LEAST_PIVOT, NUMBERS, SINGULAR, earlier_blocks, regressions, triangular
 from cakriging.near_matrix import Correlation
 from cakriging.space import Field
 
@@ -246,7 +246,8 @@ class NearestEarlier:
         self, nearest: NDArray[np.int32], prior: tuple[NDArray[np.float64], NDArray[np.float64]],
         reference: tuple[NDArray[np.float64], NDArray[np.float64]], sill: float, F: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        self.nearest, self.prior, self.reference, self.sill, self.F = nearest, prior, reference, sill, F
+        self.nearest, self.prior, self.sill, self.F = nearest, prior, sill, F
+        self._factor = triangular(nearest, *reference, 0, len(F))
         self._root = np.ones(len(F))
 
     def covariance(self, V: Vectors) -> Vectors:
@@ -266,10 +267,8 @@ class NearestEarlier:
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
         """See :meth:`cacore.linalg.cg.LinearSystem.precondition`."""
-        weights, variance = self.reference
-        out = np.zeros((len(self.F), len(R)))
-        _normal_product(weights, self.nearest, variance, np.ascontiguousarray((R / self._root).T), out)
-        return np.ascontiguousarray(out.T) / (self.sill * self._root), sums
+        products = self._factor.T @ (self._factor @ np.ascontiguousarray((R / self._root).T))
+        return np.ascontiguousarray(products.T) / (self.sill * self._root), sums
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """See :meth:`cacore.linalg.cg.LinearSystem.add_up`: nothing, as every rank has all points."""
@@ -307,22 +306,3 @@ def _sequence_back(weights: Doubles, nearest: Ints, field: Doubles) -> None:
                 break
             for c in range(field.shape[1]):
                 field[k, c] += weights[i, j] * field[i, c]
-
-
-@numba.njit(cache=True, nogil=True)
-def _normal_product(weights: Doubles, nearest: Ints, variance: Doubles, V: Doubles, out: Doubles) -> None:
-    """Add B' D^-1 B V to `out`, both of shape (n, t)."""
-    # pragma: no cover - compiled
-    for i in range(weights.shape[0]):
-        for c in range(V.shape[1]):
-            rest = V[i, c]
-            for j in range(weights.shape[1]):
-                if nearest[i, j] < 0:
-                    break
-                rest -= weights[i, j] * V[nearest[i, j], c]
-            rest /= variance[i]
-            out[i, c] += rest
-            for j in range(weights.shape[1]):
-                if nearest[i, j] < 0:
-                    break
-                out[nearest[i, j], c] -= weights[i, j] * rest

@@ -22,7 +22,7 @@ ORPHANED = re.compile(r"(Of|Those|What|Which|Whether|As|Likewise|Theirs|Anything
 
 
 # Limits of today: each may be lowered, and none is raised.
-CODE_LINES = 45_119
+CODE_LINES = 45_105
 ANY_LINES = 660
 LONG_SIGNATURES = 4  # functions outside classes with more than 8 parameters
 PATCHES = 96  # in tests

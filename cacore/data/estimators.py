@@ -167,10 +167,9 @@ class Regressing(RegressorMixin, BaseEstimator):
 
     def score(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2, averaged over targets. With `comm`, a collective call that returns R^2 over all ranks' rows."""
-        if getattr(self, "comm", None) is None:
-            return float(super().score(X, y, sample_weight))
-        with asking(self, "score"):
-            pass  # all ranks score, before any of them predicts
+        if getattr(self, "comm", None) is not None:
+            with asking(self, "score"):
+                pass  # all ranks score, before any of them predicts
         return self._r2(y, self.predict(X), sample_weight)
 
     def _r2(self, y: ArrayLike, predicted: NDArray[np.float64], sample_weight: ArrayLike | None) -> float:
